@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// The door of the room: ranks that exchange bytes.
+#include "coterie/run/comm/communicator.hpp"
