@@ -3,3 +3,5 @@
 
 /// The door of the room: ranks that exchange bytes.
 #include "coterie/run/comm/communicator.hpp"
+#include "coterie/run/comm/fake.hpp"
+#include "coterie/run/comm/single.hpp"

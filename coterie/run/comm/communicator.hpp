@@ -50,6 +50,10 @@ class Communicator {
   virtual void broadcast(std::span<std::byte> data, int root, Purpose purpose) = 0;
   /// Returns when every rank has called it.
   virtual void barrier() = 0;
+  /// This rank gives up: calls that wait on other ranks, and all later ones, end there with
+  /// ErrorCode::kPeer 'aborted by rank r: message'. Call it before leaving on an error. May be
+  /// called from any thread.
+  virtual void abort(const std::string& message) noexcept = 0;
 
   [[nodiscard]] virtual const Traffic& traffic() const = 0;
   virtual void reset_traffic() = 0;
