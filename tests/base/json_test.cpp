@@ -37,12 +37,26 @@ TEST(Json, RefusesRepeatedKeysTrailingCommasAndOverflow) {
   message_of([] { parse_json("", "f"); });
 }
 
+TEST(Json, DepthIsBoundedAndManyKeysAreQuick) {
+  message_of([] { parse_json(std::string(100'000, '['), "f"); });
+  EXPECT_NO_THROW(parse_json(std::string(150, '[') + std::string(150, ']'), "f"));
+  std::string text = "{";
+  for (int i = 0; i < 200'000; ++i) {
+    text += "\"key" + std::to_string(i) + "\": " + std::to_string(i) + ",";
+  }
+  const Json document = parse_json(text + "\"last\": 1}", "f");
+  EXPECT_EQ(document.size(), 200'001U);
+  EXPECT_NE(message_of([&] { parse_json(text + "\"key77\": 1}", "f"); }).find("key77"),
+            std::string::npos);
+}
+
 TEST(Json, ReaderSaysPathExpectationAndValue) {
   const Json document = parse_json(R"({"layers": [{"top_k": 99}]})", "f.json");
   const JsonReader reader(document, "f.json");
   EXPECT_EQ(message_of([&] { std::ignore = reader.at("layers").at(0).at("top_k").as_int(1, 64); }),
             "f.json: /layers/0/top_k: expected a whole number in [1, 64], found 99");
-  EXPECT_EQ(message_of([&] { std::ignore = reader.at("model"); }), "f.json: key \"model\" is missing");
+  EXPECT_EQ(message_of([&] { std::ignore = reader.at("model"); }),
+            "f.json: key \"model\" is missing");
   EXPECT_EQ(message_of([&] { std::ignore = reader.at("layers").at(1); }),
             "f.json: /layers: item 1 is missing: there are 1");
 }
