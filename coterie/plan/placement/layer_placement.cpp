@@ -51,6 +51,10 @@ void check_layer_placement(const LayerPlacement& placement, const std::string& w
   COTERIE_REQUIRE(placement.num_experts > 0, where, ": number of experts is ",
                   placement.num_experts);
   COTERIE_REQUIRE(placement.num_devices() > 0, where, ": there is no device");
+  COTERIE_REQUIRE(placement.device_prices.empty() ||
+                      placement.device_prices.size() == placement.experts_of_device.size(),
+                  where, ": ", placement.device_prices.size(), " device prices for ",
+                  placement.num_devices(), " devices");
   std::vector<bool> placed(static_cast<std::size_t>(placement.num_experts));
   for (std::int32_t device = 0; device < placement.num_devices(); ++device) {
     const auto& experts = placement.experts_of_device[static_cast<std::size_t>(device)];

@@ -18,6 +18,9 @@ struct LayerPlacement {
   /// [num_devices][slots of the device] expert ids, ascending on each device. Devices may hold
   /// different numbers of slots (when experts do not divide by devices).
   std::vector<std::vector<std::int32_t>> experts_of_device;
+  /// [num_devices] or empty (all 0): what ReplicaChooser adds to the cost of serving a token on a
+  /// device, so that devices whose experts are busy elsewhere get more. Only matters with replicas.
+  std::vector<std::uint32_t> device_prices;
 
   [[nodiscard]] std::int32_t num_devices() const {
     return static_cast<std::int32_t>(experts_of_device.size());

@@ -3,3 +3,8 @@
 
 /// The door of the room: where experts live.
 #include "coterie/plan/placement/layer_placement.hpp"
+#include "coterie/plan/placement/measure.hpp"
+#include "coterie/plan/placement/options.hpp"
+#include "coterie/plan/placement/place_layer.hpp"
+#include "coterie/plan/placement/placement_file.hpp"
+#include "coterie/plan/placement/replica_chooser.hpp"
