@@ -2,4 +2,15 @@
 #pragma once
 
 /// The door of the room: the operations of one MoE layer on one device.
+///
+/// Law of all products here: a row's bits depend on that row and on the weights alone, never on the
+/// number of rows, on the other rows or on the number of threads (for a fixed back end and
+/// machine).
+#include "coterie/run/kernels/backend.hpp"
+#include "coterie/run/kernels/bfloat16.hpp"
+#include "coterie/run/kernels/experts.hpp"
+#include "coterie/run/kernels/gate.hpp"
+#include "coterie/run/kernels/linear.hpp"
+#include "coterie/run/kernels/rows.hpp"
 #include "coterie/run/kernels/tensor_view.hpp"
+#include "coterie/run/kernels/threads.hpp"

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coterie/run/kernels/rows.hpp"
+
+#include <cstddef>
+#include <unordered_set>
+
+#include "coterie/base/error.hpp"
+#include "coterie/run/kernels/checks.hpp"
+#include "coterie/run/kernels/row_loops.hpp"
+
+namespace coterie::kernels {
+namespace {
+
+constexpr std::int64_t kGrainBytes = 1 << 16;  // less than this is not worth waking a thread for
+
+std::int64_t grain_of(const ConstMatrixView& view, std::int64_t rows_per_step = 1) {
+  return kGrainBytes / (view.columns * rows_per_step * size_of(view.type) + 1) + 1;
+}
+
+[[maybe_unused]] bool all_differ(std::span<const std::int32_t> index) {
+  std::unordered_set<std::int32_t> seen;
+  for (const std::int32_t row : index) {
+    if (row >= 0 && !seen.insert(row).second) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void require_lists(const RowLists& lists, const ConstMatrixView& from, std::int64_t num_lists) {
+  require_rows("merge_rows", "rows", lists.rows, from.rows);
+  const auto length = static_cast<std::int64_t>(lists.rows.size());
+  if (!lists.weights.empty()) {
+    require_equal("merge_rows", "length of weights",
+                  static_cast<std::int64_t>(lists.weights.size()), "length of rows", length);
+  }
+  if (!lists.offsets.empty()) {
+    require_equal("merge_rows", "length of offsets",
+                  static_cast<std::int64_t>(lists.offsets.size()), "number of rows of to + 1",
+                  num_lists + 1);
+    require_offsets("merge_rows", "offsets", lists.offsets, length);
+  } else {
+    COTERIE_REQUIRE(num_lists == 0 ? length == 0 : length % num_lists == 0,
+                    "merge_rows: length of rows is ", length, ", no multiple of the ", num_lists,
+                    " rows of to");
+  }
+}
+
+}  // namespace
+
+void gather_rows(const ConstMatrixView& from, std::span<const std::int32_t> index,
+                 const MatrixView& to, const Execution& execution) {
+  const Backend backend = resolve_backend(execution.backend);
+  require_matrix("gather_rows", "from", from);
+  require_matrix("gather_rows", "to", to);
+  require_equal("gather_rows", "number of columns of to", to.columns, "number of columns of from",
+                from.columns);
+  require_equal("gather_rows", "number of rows of to", to.rows, "length of index",
+                static_cast<std::int64_t>(index.size()));
+  require_rows("gather_rows", "index", index, from.rows);
+  const auto copy = backend == Backend::kReference ? copy_row_reference : copy_row_cpu;
+  execution.pool().run_ranges(to.rows, grain_of(from), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      copy(from, index[static_cast<std::size_t>(i)], to, i);
+    }
+  });
+}
+
+void scatter_rows(const ConstMatrixView& from, std::span<const std::int32_t> index,
+                  const MatrixView& to, const Execution& execution) {
+  const Backend backend = resolve_backend(execution.backend);
+  require_matrix("scatter_rows", "from", from);
+  require_matrix("scatter_rows", "to", to);
+  require_equal("scatter_rows", "number of columns of to", to.columns, "number of columns of from",
+                from.columns);
+  require_equal("scatter_rows", "number of rows of from", from.rows, "length of index",
+                static_cast<std::int64_t>(index.size()));
+  require_rows("scatter_rows", "index", index, to.rows);
+  COTERIE_AUDIT(all_differ(index), "scatter_rows: index names a row twice");
+  const auto copy = backend == Backend::kReference ? copy_row_reference : copy_row_cpu;
+  execution.pool().run_ranges(from.rows, grain_of(from), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      if (index[static_cast<std::size_t>(i)] >= 0) {
+        copy(from, i, to, index[static_cast<std::size_t>(i)]);
+      }
+    }
+  });
+}
+
+void merge_rows(const ConstMatrixView& from, const RowLists& lists, const MatrixView& to, bool add,
+                const Execution& execution) {
+  const Backend backend = resolve_backend(execution.backend);
+  require_matrix("merge_rows", "from", from);
+  require_matrix("merge_rows", "to", to);
+  require_equal("merge_rows", "number of columns of to", to.columns, "number of columns of from",
+                from.columns);
+  require_lists(lists, from, to.rows);
+  COTERIE_REQUIRE(!add || to.type == DType::kFloat32, "merge_rows: to is ", name_of(to.type),
+                  "; adding needs float32");
+  const auto merge = backend == Backend::kReference ? merge_row_reference : merge_row_cpu;
+  const auto length = static_cast<std::int64_t>(lists.rows.size());
+  const std::int64_t width = to.rows == 0 ? 0 : length / to.rows;
+  execution.pool().run_ranges(
+      to.rows, grain_of(from, width + 1), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t t = begin; t < end; ++t) {
+          const auto at = static_cast<std::size_t>(t);
+          const auto first =
+              static_cast<std::size_t>(lists.offsets.empty() ? t * width : lists.offsets[at]);
+          const auto last = static_cast<std::size_t>(lists.offsets.empty() ? (t + 1) * width
+                                                                           : lists.offsets[at + 1]);
+          merge(from, lists.rows.subspan(first, last - first),
+                lists.weights.empty() ? lists.weights : lists.weights.subspan(first, last - first),
+                to, t, add);
+        }
+      });
+}
+
+}  // namespace coterie::kernels
