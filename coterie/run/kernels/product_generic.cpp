@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coterie/run/kernels/product_counts.hpp"
+#include "coterie/run/kernels/product_loops.hpp"
+
+namespace coterie::kernels {
+namespace {
+
+/// Four lanes by the compiler's portable vectors.
+struct Generic {
+  typedef float Vec __attribute__((vector_size(16)));
+  typedef std::int32_t Int __attribute__((vector_size(16)));
+  static constexpr i64 kLanes = 4;
+  static constexpr int kTileRows = 4;
+  static constexpr int kTileColumns = 2;
+  static constexpr int kColumnsOfOneRow = 4;
+  static constexpr int kColumnsOfTwoRows = 4;
+  static constexpr i64 kSegment = 24;
+  static constexpr i64 kChunkRows = 64;
+  static constexpr i64 kBlockSteps = 64;
+  static constexpr i64 kGroupTiles = 4;
+  static constexpr i64 kPackRows = 16;
+
+  static Vec zero() { return Vec{}; }
+  static Vec load(const float* p) {
+    Vec v;
+    std::memcpy(&v, p, sizeof(v));
+    return v;
+  }
+  static void store(float* p, Vec v) { std::memcpy(p, &v, sizeof(v)); }
+  static Vec load_bf16(const std::uint16_t* p) {
+    const Int bits = {p[0] << 16, p[1] << 16, p[2] << 16, p[3] << 16};
+    Vec v;
+    std::memcpy(&v, &bits, sizeof(v));
+    return v;
+  }
+  static Vec multiply_add(Vec a, Vec b, Vec sum) { return a * b + sum; }
+  static Vec reduce(const float* lanes) {
+    Vec sums;
+    for (int i = 0; i < 4; ++i) {
+      const float* const v = lanes + 4 * i;
+      sums[i] = (v[0] + v[1]) + (v[2] + v[3]);
+    }
+    return sums;
+  }
+};
+
+void run_generic(const ProductBlock& block) {
+  count_product(Backend::kGeneric);
+  run_fp32<Generic>(block);
+}
+
+}  // namespace
+
+ProductKernels product_kernels_generic() {
+  return {ProductLoops<Fp32Math<Generic>, float>::scratch_bytes, run_generic};
+}
+
+}  // namespace coterie::kernels
