@@ -37,10 +37,7 @@ bool is_activation(kernels::DType type) {
 
 Exchange::Exchange(const PlacementIndex& index, ExchangeOptions options,
                    comm::Communicator* communicator, std::string where)
-    : index_(index),
-      options_(options),
-      communicator_(communicator),
-      where_(std::move(where)) {
+    : index_(index), options_(options), communicator_(communicator), where_(std::move(where)) {
   check_exchange_options(options_);
   if (communicator_ != nullptr) {
     COTERIE_REQUIRE(communicator_->size() == index_.num_devices(), where_, ": the placement has ",
@@ -138,9 +135,8 @@ void Exchange::exchange_rows(ConstMatrixView x) {
   rows_ = rows_in_.resize_rows(received_.num_rows(), hidden_, x.type, options_.poison_buffers);
   const std::int64_t row_bytes = hidden_ * kernels::size_of(x.type);
   const auto bytes_of = [&](const BlockSize& size) { return size.num_rows * row_bytes; };
-  communicator_->all_to_all(rows_out_.bytes(), bytes_by_rank(sizes_to_, bytes_of),
-                            rows_in_.bytes(), bytes_by_rank(sizes_from_, bytes_of),
-                            Purpose::kDispatch);
+  communicator_->all_to_all(rows_out_.bytes(), bytes_by_rank(sizes_to_, bytes_of), rows_in_.bytes(),
+                            bytes_by_rank(sizes_from_, bytes_of), Purpose::kDispatch);
 }
 
 std::pair<std::int64_t, std::int64_t> Exchange::rows_of_device(std::int32_t device) const {

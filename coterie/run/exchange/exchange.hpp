@@ -26,9 +26,9 @@ namespace coterie::exchange {
 /// call of the exchange.
 struct DeviceWork {
   std::int32_t device = 0;
-  kernels::ConstMatrixView rows;                ///< [any, hidden] where inputs stand
-  std::span<const std::int32_t> row_of;         ///< [expanded] row of `rows` of each expanded row
-  std::span<const std::int64_t> expert_offsets; ///< [num_slots + 1] expanded rows of each slot
+  kernels::ConstMatrixView rows;                 ///< [any, hidden] where inputs stand
+  std::span<const std::int32_t> row_of;          ///< [expanded] row of `rows` of each expanded row
+  std::span<const std::int64_t> expert_offsets;  ///< [num_slots + 1] expanded rows of each slot
 };
 
 /// One layer's exchange between a router and the experts. For each batch of tokens:
@@ -98,11 +98,11 @@ class Exchange {
   std::vector<BlockSize> sizes_to_;
   std::vector<BlockSize> sizes_from_;
   RowEntries received_;
-  kernels::ConstMatrixView rows_;        // inputs of the local devices
+  kernels::ConstMatrixView rows_;                 // inputs of the local devices
   std::vector<std::vector<std::int64_t>> parts_;  // [local devices] bounds of the parts
-  ReceiveLists lists_;                   // of the part prepared last
+  ReceiveLists lists_;                            // of the part prepared last
   std::vector<std::int32_t> token_of_expanded_;
-  kernels::MatrixView partials_;         // [rows received, hidden]
+  kernels::MatrixView partials_;  // [rows received, hidden]
 
   ByteBuffer metadata_out_;
   ByteBuffer metadata_in_;

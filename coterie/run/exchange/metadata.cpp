@@ -102,8 +102,8 @@ void decode_metadata(std::span<const std::byte> block, const BlockSize& size, Ex
   read(block, std::span(entries.slots).subspan(first));
   for (std::size_t entry = first; entry < first + count; ++entry) {
     if (entries.slots[entry] >= num_slots) {
-      fail(ErrorCode::kPeer, source, ": it asks for slot ", entries.slots[entry], " of ",
-           num_slots, ": its placement is another one");
+      fail(ErrorCode::kPeer, source, ": it asks for slot ", entries.slots[entry], " of ", num_slots,
+           ": its placement is another one");
     }
   }
   if (is_classical) {

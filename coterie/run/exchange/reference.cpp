@@ -29,8 +29,8 @@ void round_row(std::vector<float>& row, DType type) {
 }
 
 /// The weight with which a token's expert is served on a device; null if it is not.
-const float* weight_on(const TokenRouting& routing, const PlacementIndex& index,
-                       std::int64_t token, std::int32_t device, std::int32_t expert) {
+const float* weight_on(const TokenRouting& routing, const PlacementIndex& index, std::int64_t token,
+                       std::int32_t device, std::int32_t expert) {
   for (std::int32_t i = 0; i < routing.top_k; ++i) {
     if (routing.expert_ids[routing.pick(token, i)] == expert &&
         routing.device(index, token, i) == device) {

@@ -11,9 +11,8 @@
 namespace coterie::exchange {
 
 /// What an expert does to one row: reads x [hidden] (row `row` of `x`), writes fp32 `out` [hidden].
-using ExpertFunction =
-    std::function<void(std::int32_t expert, kernels::ConstMatrixView x, std::int64_t row,
-                       std::span<float> out)>;
+using ExpertFunction = std::function<void(std::int32_t expert, kernels::ConstMatrixView x,
+                                          std::int64_t row, std::span<float> out)>;
 
 /// The whole layer behind the router in one process, as plain loops over tokens, devices and
 /// experts: the slow, obvious reference for any form and partial type. x [num_tokens, hidden] fp32

@@ -15,8 +15,8 @@ namespace coterie::exchange {
 //   at home:      result  = ((0 + partial_0) + partial_1) + ...   devices ascending, fp32
 // The classical form gets rows of experts home and forms the same partial sums there.
 
-/// Copies row `source` of `from` to row `target` of `to`, converting fp32 and bf16 (round to nearest
-/// even). Equal column counts.
+/// Copies row `source` of `from` to row `target` of `to`, converting fp32 and bf16 (round to
+/// nearest even). Equal column counts.
 void copy_row(kernels::ConstMatrixView from, std::int64_t source, kernels::MatrixView to,
               std::int64_t target);
 

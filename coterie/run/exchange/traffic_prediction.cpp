@@ -6,10 +6,10 @@
 namespace coterie::exchange {
 namespace {
 
-constexpr std::uint64_t kSizeBytes = 8;            // rows and entries, announced to every rank
-constexpr std::uint64_t kBytesOfSlot = 2;          // per entry
-constexpr std::uint64_t kBytesOfWeight = 4;        // per entry, per-device form only
-constexpr std::uint64_t kBytesOfEntryCount = 1;    // per row, per-device form only
+constexpr std::uint64_t kSizeBytes = 8;          // rows and entries, announced to every rank
+constexpr std::uint64_t kBytesOfSlot = 2;        // per entry
+constexpr std::uint64_t kBytesOfWeight = 4;      // per entry, per-device form only
+constexpr std::uint64_t kBytesOfEntryCount = 1;  // per row, per-device form only
 
 }  // namespace
 

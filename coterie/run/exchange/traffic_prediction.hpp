@@ -21,10 +21,10 @@ struct TrafficShape {
 /// Bytes that the tokens of one home rank cause, by device. The home's own device is included,
 /// though these bytes stay in place.
 struct HomeTraffic {
-  std::vector<std::uint64_t> rows_to;         ///< [num_devices] rows, not bytes
-  std::vector<std::uint64_t> metadata_to;     ///< [num_devices] sizes included
-  std::vector<std::uint64_t> dispatch_to;     ///< [num_devices]
-  std::vector<std::uint64_t> combine_from;    ///< [num_devices]
+  std::vector<std::uint64_t> rows_to;       ///< [num_devices] rows, not bytes
+  std::vector<std::uint64_t> metadata_to;   ///< [num_devices] sizes included
+  std::vector<std::uint64_t> dispatch_to;   ///< [num_devices]
+  std::vector<std::uint64_t> combine_from;  ///< [num_devices]
 
   bool operator==(const HomeTraffic&) const = default;
 };
