@@ -36,8 +36,13 @@ bool is_activation(kernels::DType type) {
 }  // namespace
 
 Exchange::Exchange(const PlacementIndex& index, ExchangeOptions options,
-                   comm::Communicator* communicator, std::string where)
-    : index_(index), options_(options), communicator_(communicator), where_(std::move(where)) {
+                   comm::Communicator* communicator, std::string where,
+                   const kernels::Execution& execution)
+    : index_(index),
+      options_(options),
+      communicator_(communicator),
+      where_(std::move(where)),
+      execution_(execution) {
   check_exchange_options(options_);
   if (communicator_ != nullptr) {
     COTERIE_REQUIRE(communicator_->size() == index_.num_devices(), where_, ": the placement has ",
@@ -129,9 +134,7 @@ void Exchange::exchange_metadata() {
 void Exchange::exchange_rows(ConstMatrixView x) {
   const MatrixView out =
       rows_out_.resize_rows(send_.num_rows(), hidden_, x.type, options_.poison_buffers);
-  for (std::int64_t row = 0; row < send_.num_rows(); ++row) {
-    copy_row(x, send_.token_of_row[static_cast<std::size_t>(row)], out, row);
-  }
+  kernels::gather_rows(x, send_.token_of_row, out, execution_);
   rows_ = rows_in_.resize_rows(received_.num_rows(), hidden_, x.type, options_.poison_buffers);
   const std::int64_t row_bytes = hidden_ * kernels::size_of(x.type);
   const auto bytes_of = [&](const BlockSize& size) { return size.num_rows * row_bytes; };
@@ -180,9 +183,9 @@ void Exchange::take_back(ConstMatrixView expanded) {
                 expanded.rows, " x ", expanded.columns, " outputs for ",
                 lists_.row_of_expanded.size(), " rows");
   if (options_.form == ExchangeForm::kPerDevice) {
-    sum_on_device(received_entries(), lists_, expanded, partials_);
+    sum_on_device(received_entries(), lists_, expanded, partials_, execution_);
   } else {
-    order_expert_rows(lists_, expanded, partials_);
+    order_expert_rows(lists_, expanded, partials_, execution_);
   }
 }
 
@@ -192,7 +195,7 @@ void Exchange::combine(MatrixView y) {
                   where_, ": y is ", y.rows, " x ", y.columns, ", x was ",
                   std::ssize(send_.token_offsets) - 1, " x ", hidden_);
   if (communicator_ == nullptr) {
-    merge_at_home(send_, options_.form, partials_, y);
+    merge_at_home(send_, options_.form, partials_, y, execution_);
     return;
   }
   const MatrixView returned = returned_.resize_rows(send_.num_rows(), hidden_,
@@ -202,7 +205,7 @@ void Exchange::combine(MatrixView y) {
   communicator_->all_to_all(partials_buffer_.bytes(), bytes_by_rank(sizes_from_, bytes_of),
                             returned_.bytes(), bytes_by_rank(sizes_to_, bytes_of),
                             Purpose::kCombine);
-  merge_at_home(send_, options_.form, returned, y);
+  merge_at_home(send_, options_.form, returned, y, execution_);
 }
 
 std::size_t Exchange::buffer_bytes() const {

@@ -47,9 +47,10 @@ struct DeviceWork {
 class Exchange {
  public:
   /// `index` and `communicator` (may be null) must outlive the exchange. `where` begins messages,
-  /// such as "layer 3". Throws kBadInput if the communicator's size is not the number of devices.
+  /// such as "layer 3". `execution` runs the copies and sums. Throws kBadInput if the
+  /// communicator's size is not the number of devices.
   Exchange(const PlacementIndex& index, ExchangeOptions options, comm::Communicator* communicator,
-           std::string where);
+           std::string where, const kernels::Execution& execution = {});
 
   /// Devices whose experts this process computes.
   [[nodiscard]] std::span<const std::int32_t> local_devices() const { return local_devices_; }
@@ -91,6 +92,7 @@ class Exchange {
   ExchangeOptions options_;
   comm::Communicator* communicator_;
   std::string where_;
+  kernels::Execution execution_;
   std::vector<std::int32_t> local_devices_;
 
   std::int64_t hidden_ = 0;

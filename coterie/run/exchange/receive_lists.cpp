@@ -27,6 +27,11 @@ void make_receive_lists(const RowEntries& entries, std::int32_t num_slots, std::
 
   lists.row_of_expanded.resize(end_entry - first_entry);
   lists.expanded_of_entry.resize(end_entry - first_entry);
+  lists.entry_offsets.resize(static_cast<std::size_t>(num_rows) + 1);
+  for (std::size_t i = 0; i < lists.entry_offsets.size(); ++i) {
+    lists.entry_offsets[i] = entries.offsets[static_cast<std::size_t>(first_row) + i] -
+                             static_cast<std::int64_t>(first_entry);
+  }
   std::vector<std::int64_t> next(lists.expert_offsets.begin(), lists.expert_offsets.end() - 1);
   for (std::int64_t row = first_row; row < first_row + num_rows; ++row) {
     const auto r = static_cast<std::size_t>(row);

@@ -15,6 +15,7 @@ struct ReceiveLists {
   std::int64_t first_row = 0;
   std::int64_t num_rows = 0;
   std::vector<std::int64_t> expert_offsets;     ///< [num_slots + 1] expanded rows of each slot
+  std::vector<std::int64_t> entry_offsets;      ///< [num_rows + 1] entries of each row, from 0
   std::vector<std::int32_t> row_of_expanded;    ///< [entries] received row, ascending in a slot
   std::vector<std::int32_t> expanded_of_entry;  ///< [entries] expanded row of each entry
 };

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coterie/run/exchange/reference.hpp"
 
+#include <algorithm>
 #include <vector>
-
-#include "coterie/run/exchange/row_sums.hpp"
 
 namespace coterie::exchange {
 namespace {
@@ -11,21 +10,22 @@ namespace {
 using kernels::DType;
 using kernels::MatrixView;
 
-MatrixView row_view(std::vector<float>& row) {
-  const auto columns = static_cast<std::int64_t>(row.size());
-  return {row.data(), 1, columns, columns, DType::kFloat32};
-}
-
 /// Rounds a row as travelling in `type` would.
 void round_row(std::vector<float>& row, DType type) {
-  if (type == DType::kFloat32) {
-    return;
+  if (type == DType::kBfloat16) {
+    for (float& value : row) {
+      value = kernels::from_bfloat16(kernels::to_bfloat16(value));
+    }
   }
-  std::vector<std::uint16_t> rounded(row.size());
-  const auto columns = static_cast<std::int64_t>(row.size());
-  const MatrixView view{rounded.data(), 1, columns, columns, type};
-  copy_row(row_view(row), 0, view, 0);
-  copy_row(view, 0, row_view(row), 0);
+}
+
+/// Writes a row of results in the type of y.
+void store_row(const std::vector<float>& row, const MatrixView& y, std::int64_t token) {
+  if (y.type == DType::kFloat32) {
+    std::copy(row.begin(), row.end(), y.row<float>(token));
+  } else {
+    std::transform(row.begin(), row.end(), y.row<std::uint16_t>(token), kernels::to_bfloat16);
+  }
 }
 
 /// The weight with which a token's expert is served on a device; null if it is not.
@@ -72,7 +72,7 @@ void reference_exchange(const TokenRouting& routing, const PlacementIndex& index
         result[c] += partial[c];
       }
     }
-    copy_row(row_view(result), 0, y, token);
+    store_row(result, y, token);
   }
 }
 

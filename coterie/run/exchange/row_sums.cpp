@@ -2,141 +2,109 @@
 #include "coterie/run/exchange/row_sums.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
+#include <numeric>
 #include <vector>
-
-#include "coterie/base/error.hpp"
 
 namespace coterie::exchange {
 namespace {
 
 using kernels::ConstMatrixView;
-using kernels::DType;
+using kernels::Execution;
 using kernels::MatrixView;
 
-float from_bfloat16(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U);
+/// Rows [first, first + count) of a matrix.
+MatrixView rows_of(const MatrixView& matrix, std::int64_t first, std::int64_t count) {
+  const std::int64_t element = first * matrix.row_stride;
+  auto* data = static_cast<std::byte*>(matrix.data);
+  return {data == nullptr ? nullptr : data + element * kernels::size_of(matrix.type), count,
+          matrix.columns, matrix.row_stride, matrix.type};
 }
 
-std::uint16_t to_bfloat16(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if (std::isnan(value)) {
-    return static_cast<std::uint16_t>((bits >> 16U) | 0x40U);
-  }
-  return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U);
-}
+/// Tokens whose expert rows are summed at a time in the classical form: bounds the memory of their
+/// partial sums.
+constexpr std::int64_t kTokensOfBlock = 1024;
 
-/// sum[c] += weight * row[c]; without the weight where it is null.
-void add_row(ConstMatrixView rows, std::int64_t row, const float* weight, std::span<float> sum) {
-  const auto columns = sum.size();
-  if (rows.type == DType::kFloat32) {
-    const auto* values = rows.row<float>(row);
-    if (weight == nullptr) {
-      for (std::size_t c = 0; c < columns; ++c) {
-        sum[c] += values[c];
-      }
-    } else {
-      const float w = *weight;
-      for (std::size_t c = 0; c < columns; ++c) {
-        sum[c] += w * values[c];
-      }
+/// The two sums of some tokens in the classical form: experts to a partial sum a device, these to
+/// a token's result.
+class ClassicalBlock {
+ public:
+  ClassicalBlock(const SendLists& lists, std::int64_t first_token, std::int64_t num_tokens) {
+    const auto first = static_cast<std::size_t>(first_token);
+    for (std::size_t token = first; token < first + static_cast<std::size_t>(num_tokens); ++token) {
+      add_token(lists, token);
     }
-    return;
+    all_partials_.resize(expert_offsets_.size() - 1);
+    std::iota(all_partials_.begin(), all_partials_.end(), 0);
   }
-  const auto* values = rows.row<std::uint16_t>(row);
-  const float w = weight == nullptr ? 1.0F : *weight;
-  for (std::size_t c = 0; c < columns; ++c) {
-    sum[c] += w * from_bfloat16(values[c]);
-  }
-}
 
-void store_row(std::span<const float> values, MatrixView to, std::int64_t row) {
-  if (to.type == DType::kFloat32) {
-    std::copy(values.begin(), values.end(), to.row<float>(row));
-    return;
+  void merge(const ConstMatrixView& returned, const MatrixView& y, const Execution& execution) {
+    const auto num_partials = static_cast<std::int64_t>(all_partials_.size());
+    std::vector<float> sums(all_partials_.size() * static_cast<std::size_t>(y.columns));
+    const MatrixView partials{sums.data(), num_partials, y.columns, y.columns,
+                              kernels::DType::kFloat32};
+    kernels::merge_rows(returned, {expert_rows_, weights_, expert_offsets_}, partials, false,
+                        execution);
+    kernels::merge_rows(partials, {all_partials_, {}, partial_offsets_}, y, false, execution);
   }
-  auto* out = to.row<std::uint16_t>(row);
-  std::transform(values.begin(), values.end(), out, to_bfloat16);
-}
 
-/// The partial sums of a token's rows of one device in the classical form: the device is the one of
-/// `rows_of_token[i]`; returns the first i behind it.
-std::int64_t sum_of_device(const SendLists& lists, ConstMatrixView returned, std::int64_t i,
-                           std::int64_t end, std::span<float> partial) {
-  const auto row_at = [&](std::int64_t at) {
-    return lists.rows_of_token[static_cast<std::size_t>(at)];
-  };
-  const auto device_end = *std::upper_bound(lists.row_offsets.begin(), lists.row_offsets.end(),
-                                            std::int64_t{row_at(i)});
-  std::fill(partial.begin(), partial.end(), 0.0F);
-  for (; i < end && row_at(i) < device_end; ++i) {
-    add_row(returned, row_at(i), &lists.entries.weights[static_cast<std::size_t>(row_at(i))],
-            partial);
+ private:
+  void add_token(const SendLists& lists, std::size_t token) {
+    std::int64_t device_end = -1;  // end of the rows of the device of the row before
+    for (auto i = static_cast<std::size_t>(lists.token_offsets[token]);
+         i < static_cast<std::size_t>(lists.token_offsets[token + 1]); ++i) {
+      const std::int32_t row = lists.rows_of_token[i];
+      if (row >= device_end) {
+        if (device_end >= 0) {
+          expert_offsets_.push_back(std::ssize(expert_rows_));
+        }
+        device_end = *std::upper_bound(lists.row_offsets.begin(), lists.row_offsets.end(),
+                                       std::int64_t{row});
+      }
+      expert_rows_.push_back(row);
+      weights_.push_back(lists.entries.weights[static_cast<std::size_t>(row)]);
+    }
+    if (device_end >= 0) {
+      expert_offsets_.push_back(std::ssize(expert_rows_));
+    }
+    partial_offsets_.push_back(std::ssize(expert_offsets_) - 1);
   }
-  return i;
-}
+
+  std::vector<std::int32_t> expert_rows_;
+  std::vector<float> weights_;
+  std::vector<std::int64_t> expert_offsets_ = {0};   // [partial sums + 1]
+  std::vector<std::int64_t> partial_offsets_ = {0};  // [tokens + 1]
+  std::vector<std::int32_t> all_partials_;           // 0, 1, 2, ...
+};
 
 }  // namespace
 
-void copy_row(ConstMatrixView from, std::int64_t source, MatrixView to, std::int64_t target) {
-  if (from.type == to.type) {
-    std::memcpy(to.row<std::byte>(0) + target * to.row_stride * kernels::size_of(to.type),
-                from.row<std::byte>(0) + source * from.row_stride * kernels::size_of(from.type),
-                static_cast<std::size_t>(from.columns * kernels::size_of(from.type)));
+void sum_on_device(const RowEntries& entries, const ReceiveLists& lists,
+                   const ConstMatrixView& expanded, const MatrixView& partials,
+                   const Execution& execution) {
+  const auto first =
+      static_cast<std::size_t>(entries.offsets[static_cast<std::size_t>(lists.first_row)]);
+  const auto weights = std::span(entries.weights).subspan(first, lists.expanded_of_entry.size());
+  kernels::merge_rows(expanded, {lists.expanded_of_entry, weights, lists.entry_offsets},
+                      rows_of(partials, lists.first_row, lists.num_rows), false, execution);
+}
+
+void order_expert_rows(const ReceiveLists& lists, const ConstMatrixView& expanded,
+                       const MatrixView& rows, const Execution& execution) {
+  kernels::gather_rows(expanded, lists.expanded_of_entry,
+                       rows_of(rows, lists.first_row, lists.num_rows), execution);
+}
+
+void merge_at_home(const SendLists& lists, ExchangeForm form, const ConstMatrixView& returned,
+                   const MatrixView& y, const Execution& execution) {
+  if (form == ExchangeForm::kPerDevice) {
+    kernels::merge_rows(returned, {lists.rows_of_token, {}, lists.token_offsets}, y, false,
+                        execution);
     return;
   }
-  if (from.type == DType::kFloat32) {
-    store_row({from.row<float>(source), static_cast<std::size_t>(from.columns)}, to, target);
-    return;
-  }
-  std::transform(from.row<std::uint16_t>(source), from.row<std::uint16_t>(source) + from.columns,
-                 to.row<float>(target), from_bfloat16);
-}
-
-void sum_on_device(const RowEntries& entries, const ReceiveLists& lists, ConstMatrixView expanded,
-                   MatrixView partials) {
-  std::vector<float> sum(static_cast<std::size_t>(partials.columns));
-  const std::int64_t first_entry = entries.offsets[static_cast<std::size_t>(lists.first_row)];
-  for (std::int64_t row = lists.first_row; row < lists.first_row + lists.num_rows; ++row) {
-    std::fill(sum.begin(), sum.end(), 0.0F);
-    for (std::int64_t entry = entries.offsets[static_cast<std::size_t>(row)];
-         entry < entries.offsets[static_cast<std::size_t>(row) + 1]; ++entry) {
-      add_row(expanded, lists.expanded_of_entry[static_cast<std::size_t>(entry - first_entry)],
-              &entries.weights[static_cast<std::size_t>(entry)], sum);
-    }
-    store_row(sum, partials, row);
-  }
-}
-
-void order_expert_rows(const ReceiveLists& lists, ConstMatrixView expanded, MatrixView rows) {
-  for (std::int64_t i = 0; i < lists.num_rows; ++i) {
-    copy_row(expanded, lists.expanded_of_entry[static_cast<std::size_t>(i)], rows,
-             lists.first_row + i);
-  }
-}
-
-void merge_at_home(const SendLists& lists, ExchangeForm form, ConstMatrixView returned,
-                   MatrixView y) {
-  const auto hidden = static_cast<std::size_t>(y.columns);
-  std::vector<float> sum(hidden);
-  std::vector<float> partial(hidden);
-  for (std::int64_t token = 0; token < y.rows; ++token) {
-    std::fill(sum.begin(), sum.end(), 0.0F);
-    const std::int64_t end = lists.token_offsets[static_cast<std::size_t>(token) + 1];
-    for (std::int64_t i = lists.token_offsets[static_cast<std::size_t>(token)]; i < end;) {
-      if (form == ExchangeForm::kPerDevice) {
-        add_row(returned, lists.rows_of_token[static_cast<std::size_t>(i)], nullptr, sum);
-        ++i;
-      } else {
-        i = sum_of_device(lists, returned, i, end, partial);
-        for (std::size_t c = 0; c < hidden; ++c) {
-          sum[c] += partial[c];
-        }
-      }
-    }
-    store_row(sum, y, token);
+  for (std::int64_t token = 0; token < y.rows; token += kTokensOfBlock) {
+    const std::int64_t num_tokens = std::min(kTokensOfBlock, y.rows - token);
+    ClassicalBlock(lists, token, num_tokens)
+        .merge(returned, rows_of(y, token, num_tokens), execution);
   }
 }
 

@@ -15,22 +15,19 @@ namespace coterie::exchange {
 //   at home:      result  = ((0 + partial_0) + partial_1) + ...   devices ascending, fp32
 // The classical form gets rows of experts home and forms the same partial sums there.
 
-/// Copies row `source` of `from` to row `target` of `to`, converting fp32 and bf16 (round to
-/// nearest even). Equal column counts.
-void copy_row(kernels::ConstMatrixView from, std::int64_t source, kernels::MatrixView to,
-              std::int64_t target);
-
 /// Partial sums of the rows of `lists` into rows [lists.first_row, ...) of `partials`.
 /// `expanded` is [entries of the range, hidden] fp32.
 void sum_on_device(const RowEntries& entries, const ReceiveLists& lists,
-                   kernels::ConstMatrixView expanded, kernels::MatrixView partials);
+                   const kernels::ConstMatrixView& expanded, const kernels::MatrixView& partials,
+                   const kernels::Execution& execution);
 
-/// Expert rows in the order of `entries` (one a row) into rows [lists.first_row, ...) of `rows`.
-void order_expert_rows(const ReceiveLists& lists, kernels::ConstMatrixView expanded,
-                       kernels::MatrixView rows);
+/// Expert rows in the order of the entries (one a row) into rows [lists.first_row, ...) of `rows`.
+void order_expert_rows(const ReceiveLists& lists, const kernels::ConstMatrixView& expanded,
+                       const kernels::MatrixView& rows, const kernels::Execution& execution);
 
 /// Results [num_tokens, hidden] out of what came back: `returned` is [rows sent, hidden].
-void merge_at_home(const SendLists& lists, ExchangeForm form, kernels::ConstMatrixView returned,
-                   kernels::MatrixView y);
+void merge_at_home(const SendLists& lists, ExchangeForm form,
+                   const kernels::ConstMatrixView& returned, const kernels::MatrixView& y,
+                   const kernels::Execution& execution);
 
 }  // namespace coterie::exchange

@@ -81,7 +81,7 @@ TEST(Metadata, EncodingIntoTheWrongSizeIsRefused) {
 TEST(Metadata, ARankWithAnotherPlacementIsFound) {
   // Rank 1 believes that device 0 holds three experts.
   const PlacementIndex right(placement::contiguous_placement(4, 2));
-  const PlacementIndex wrong({4, {{0, 1, 2}, {3}}});
+  const PlacementIndex wrong({4, {{0, 1, 2}, {3}}, {}});
   const RankTokens tokens{
       .num_tokens = 1, .top_k = 1, .ids = {2}, .weights = {1.0F}, .hidden = 1, .x = {1.0F}};
   try {

@@ -100,7 +100,7 @@ TEST(Reindex, GoldenCaseOfFourDevicesAndEightExperts) {
   const Json golden =
       read_json_file(std::string(COTERIE_SOURCE_DIR) + "/tests/golden/reindex_4x8.json");
   using Rows = std::vector<std::vector<std::int32_t>>;
-  const PlacementIndex index({8, golden.at("experts_of_device").get<Rows>()});
+  const PlacementIndex index({8, golden.at("experts_of_device").get<Rows>(), {}});
   std::vector<RankTokens> ranks;
   for (const Json& ids : golden.at("ids_of_rank")) {
     ranks.push_back(tokens_of(ids.get<Rows>(), 3));

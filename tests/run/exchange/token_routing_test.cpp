@@ -29,7 +29,7 @@ RankTokens two_tokens() {
 
 const PlacementIndex& index_with_copies() {
   // Expert 1 has copies on both devices.
-  static const PlacementIndex index({4, {{0, 1}, {1, 2, 3}}});
+  static const PlacementIndex index({4, {{0, 1}, {1, 2, 3}}, {}});
   return index;
 }
 
@@ -89,7 +89,7 @@ TEST(PlacementIndex, KnowsSlotsAndDevices) {
   EXPECT_EQ(index.slot_of(0, 2), -1);
   EXPECT_EQ(index.first_device_of(1), 0);
   EXPECT_EQ(index.first_device_of(3), 1);
-  EXPECT_THROW(PlacementIndex({4, {{0, 1}, {2}}}), Error);
+  EXPECT_THROW(PlacementIndex({4, {{0, 1}, {2}}, {}}), Error);
 }
 
 }  // namespace
