@@ -5,9 +5,9 @@ find_package(nlohmann_json 3.11 REQUIRED)
 
 if(COTERIE_TORCH)
   include(cmake/libtorch.cmake)
-  set(MPI_CXX_SKIP_MPICXX ON)
-  find_package(MPI REQUIRED COMPONENTS CXX)
   find_package(PkgConfig REQUIRED)
+  # The C library alone: the C++ one that FindMPI adds is obsolete and not there everywhere.
+  pkg_check_modules(OPENMPI REQUIRED IMPORTED_TARGET ompi-c)
   pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
   pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 endif()

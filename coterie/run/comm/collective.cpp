@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coterie/run/comm/collective.hpp"
 
+#include <algorithm>
+
 #include "coterie/base/error.hpp"
 
 namespace coterie::comm {
@@ -11,13 +13,25 @@ const char* name_of(CollectiveKind kind) noexcept {
     case CollectiveKind::kAllGather: return "all_gather";
     case CollectiveKind::kBroadcast: return "broadcast";
     case CollectiveKind::kBarrier: return "barrier";
-    case CollectiveKind::kReduce: return "reduce";
+    case CollectiveKind::kReduceScatter: return "reduce_scatter";
+    case CollectiveKind::kAllReduce: return "all_reduce";
+    case CollectiveKind::kLeave: return "leave";
   }
   return "unknown collective";
 }
 
 std::string describe(CollectiveKind kind, std::uint64_t sequence) {
   return join_message(name_of(kind), " (collective ", sequence, ")");
+}
+
+std::string list_ranks(std::vector<int> ranks) {
+  std::ranges::sort(ranks);
+  ranks.erase(std::ranges::unique(ranks).begin(), ranks.end());
+  std::string list = ranks.size() == 1 ? "rank" : "ranks";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    list += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
+  }
+  return list;
 }
 
 namespace {

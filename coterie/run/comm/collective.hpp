@@ -11,13 +11,24 @@
 namespace coterie::comm {
 
 /// Which call of Communicator; ranks of a group must agree on it.
-enum class CollectiveKind : std::uint8_t { kAllToAll, kAllGather, kBroadcast, kBarrier, kReduce };
+enum class CollectiveKind : std::uint8_t {
+  kAllToAll,
+  kAllGather,
+  kBroadcast,
+  kBarrier,
+  kReduceScatter,
+  kAllReduce,
+  kLeave,  ///< the group is closed
+};
 
 /// Name as in error messages: "all_to_all", "barrier", ...
 const char* name_of(CollectiveKind kind) noexcept;
 
 /// "all_to_all (collective 7)": how messages name one call.
 std::string describe(CollectiveKind kind, std::uint64_t sequence);
+
+/// "rank 3", "ranks 1, 3": ascending, each once.
+std::string list_ranks(std::vector<int> ranks);
 
 /// Throws kInternal unless there is one size per rank, none is negative, and they add up to the
 /// sizes of the buffers.

@@ -64,14 +64,13 @@ void FakeGroup::State::fail_group(const Error& error) {
 }
 
 std::string FakeGroup::State::list_missing() const {
-  std::string list;
-  int count = 0;
+  std::vector<int> missing;
   for (int r = 0; r < size; ++r) {
     if (!posts[static_cast<std::size_t>(r)]) {
-      list += (count++ > 0 ? ", " : "") + std::to_string(r);
+      missing.push_back(r);
     }
   }
-  return (count == 1 ? "rank " : "ranks ") + list;
+  return list_ranks(std::move(missing));
 }
 
 void FakeGroup::State::check_nobody_left() {
