@@ -90,5 +90,7 @@ coterie_room(run/layer
   USES run/exchange run/gates run/kernels run/comm run/parallel run/profiling plan/routing
        plan/placement plan/pruning plan/schedule
   PURPOSE "the MoE layer")
-coterie_room(models USES run/layer run/parallel plan/routing OUTSIDE torch pcre2 utf8proc
+coterie_room(models
+  USES run/layer run/parallel run/kernels plan/routing plan/placement
+  OUTSIDE torch pcre2 utf8proc
   PURPOSE "decoder, checkpoints, tokenizer; one small file a family")

@@ -4,6 +4,7 @@
 /// The door of the room: checkpoints in and out, model configurations, decoders.
 #include "coterie/models/checkpoint.hpp"
 #include "coterie/models/checkpoint_writer.hpp"
+#include "coterie/models/decoder.hpp"
 #include "coterie/models/element_type.hpp"
 #include "coterie/models/model_config.hpp"
 #include "coterie/models/safetensors_file.hpp"

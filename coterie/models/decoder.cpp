@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coterie/models/decoder.hpp"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "coterie/base/error.hpp"
+#include "coterie/models/attention.hpp"
+#include "coterie/models/family.hpp"
+#include "coterie/models/moe_block.hpp"
+#include "coterie/models/weights.hpp"
+
+namespace coterie::models {
+namespace {
+
+/// ATen runs on the calling thread alone: the number of threads must not change its sums, and
+/// parallel work is shared out by sequence.
+class OneAtenThread {
+ public:
+  OneAtenThread() : before_(at::get_num_threads()) {
+    if (before_ != 1) {
+      at::set_num_threads(1);
+    }
+  }
+  ~OneAtenThread() {
+    if (before_ != 1) {
+      at::set_num_threads(before_);
+    }
+  }
+  OneAtenThread(const OneAtenThread&) = delete;
+  OneAtenThread& operator=(const OneAtenThread&) = delete;
+
+ private:
+  int before_;
+};
+
+void check_batch(Batch batch, const ModelConfig& config) {
+  for (std::size_t s = 0; s < batch.size(); ++s) {
+    COTERIE_REQUIRE(static_cast<std::int64_t>(batch[s].size()) <= config.max_positions, "sequence ",
+                    s, " has ", batch[s].size(), " tokens, the model allows ", config.max_positions,
+                    " (max_position_embeddings)");
+    for (std::size_t t = 0; t < batch[s].size(); ++t) {
+      COTERIE_REQUIRE(batch[s][t] >= 0 && batch[s][t] < config.vocab_size, "sequence ", s,
+                      ", position ", t, ": token id ", batch[s][t], " is outside [0, ",
+                      config.vocab_size, ")");
+    }
+  }
+}
+
+LocalExperts local_experts_of(const ModelConfig& config) {
+  std::vector<std::int32_t> all(static_cast<std::size_t>(config.num_experts));
+  std::iota(all.begin(), all.end(), 0);
+  return LocalExperts(static_cast<std::size_t>(config.num_layers), all);
+}
+
+}  // namespace
+
+class Decoder::State {
+ public:
+  State(const std::filesystem::path& model, const DecoderOptions& options)
+      : options_(options),
+        config_(read_model_config(model)),
+        checkpoint_(model),
+        fingerprint_(model_fingerprint(checkpoint_, config_)),
+        weights_(load_weights(checkpoint_, config_, family_named(config_.family, model.string()),
+                              local_experts_of(config_), options.weight_type)),
+        block_(make_reference_block(config_, weights_)) {}
+
+  /// Hidden states [T, H] after the last norm.
+  at::Tensor hidden_states(Batch batch, const RoutingHook& hook) {
+    check_batch(batch, config_);
+    set_offsets(batch);
+    at::Tensor hidden = at::empty({offsets_.back(), config_.hidden_size}, at::kFloat);
+    at::Tensor normed = at::empty_like(hidden);
+    at::Tensor mixed = at::empty_like(hidden);
+    const RotaryTable rotary = make_rotary_table(config_, longest(batch));
+    each_sequence([&](std::size_t s, const kernels::Execution&) {
+      const at::Tensor ids = at::tensor(batch[s], at::kInt);
+      rows(hidden, s).copy_(weights_.embedding.index_select(0, ids));
+    });
+    std::int64_t moe_layer = 0;
+    for (std::size_t layer = 0; layer < weights_.layers.size(); ++layer) {
+      const LayerWeights& weights = weights_.layers[layer];
+      each_sequence([&](std::size_t s, const kernels::Execution& execution) {
+        at::Tensor h = rows(hidden, s);
+        h.add_(attend(rms_norm(h, weights.attention_norm, config_.rms_norm_eps), weights, config_,
+                      rotary, execution));
+        rows(normed, s).copy_(rms_norm(h, weights.moe_norm, config_.rms_norm_eps));
+      });
+      block_->forward(moe_layer, normed, mixed, routing_);
+      ++moe_layer;
+      hidden.add_(mixed);
+      if (hook) {
+        hook({static_cast<std::int32_t>(layer), static_cast<std::int32_t>(config_.top_k),
+              routing_.ids, routing_.weights});
+      }
+    }
+    each_sequence([&](std::size_t s, const kernels::Execution&) {
+      rows(normed, s).copy_(rms_norm(rows(hidden, s), weights_.final_norm, config_.rms_norm_eps));
+    });
+    return normed;
+  }
+
+  /// Logits [T, V] of one sequence of `hidden`, in blocks of rows.
+  void head(const at::Tensor& hidden, at::Tensor& logits) const {
+    kernels::linear(view_of(hidden), view_of(weights_.head), mutable_view_of(logits),
+                    options_.execution);
+  }
+
+  [[nodiscard]] const ModelConfig& config() const { return config_; }
+  [[nodiscard]] const Checkpoint& checkpoint() const { return checkpoint_; }
+  [[nodiscard]] const std::string& fingerprint() const { return fingerprint_; }
+
+ private:
+  void set_offsets(Batch batch) {
+    offsets_.assign(1, 0);
+    for (const auto& sequence : batch) {
+      offsets_.push_back(offsets_.back() + static_cast<std::int64_t>(sequence.size()));
+    }
+  }
+  static std::int64_t longest(Batch batch) {
+    std::size_t length = 0;
+    for (const auto& sequence : batch) {
+      length = std::max(length, sequence.size());
+    }
+    return static_cast<std::int64_t>(length);
+  }
+  [[nodiscard]] at::Tensor rows(const at::Tensor& all, std::size_t s) const {
+    return all.slice(0, offsets_[s], offsets_[s + 1]);
+  }
+
+  /// body(sequence, execution) for each sequence that is not empty: sequences side by side if there
+  /// are enough for all threads, else one after another with all threads inside.
+  template <typename Body>
+  void each_sequence(const Body& body) {
+    const auto num_sequences = static_cast<std::int64_t>(offsets_.size()) - 1;
+    kernels::Threads& pool = options_.execution.pool();
+    const auto run = [&](std::int64_t s, const kernels::Execution& execution) {
+      const auto index = static_cast<std::size_t>(s);
+      if (offsets_[index] < offsets_[index + 1]) {
+        const c10::InferenceMode no_gradients;
+        const OneAtenThread one;
+        body(index, execution);
+      }
+    };
+    if (pool.size() > 1 && num_sequences >= pool.size()) {
+      const kernels::Execution alone{nullptr, options_.execution.backend};
+      pool.run(num_sequences, [&](std::int64_t s) { run(s, alone); });
+    } else {
+      for (std::int64_t s = 0; s < num_sequences; ++s) {
+        run(s, options_.execution);
+      }
+    }
+  }
+
+  DecoderOptions options_;
+  ModelConfig config_;
+  Checkpoint checkpoint_;
+  std::string fingerprint_;
+  Weights weights_;
+  std::unique_ptr<MoeBlock> block_;
+  BlockRouting routing_;
+  std::vector<std::int64_t> offsets_;  // [sequences + 1] rows of each sequence
+};
+
+Decoder::Decoder(const std::filesystem::path& model, const DecoderOptions& options)
+    : state_(std::make_unique<State>(model, options)) {}
+Decoder::Decoder(Decoder&&) noexcept = default;
+Decoder& Decoder::operator=(Decoder&&) noexcept = default;
+Decoder::~Decoder() = default;
+
+const ModelConfig& Decoder::config() const {
+  return state_->config();
+}
+const Checkpoint& Decoder::checkpoint() const {
+  return state_->checkpoint();
+}
+const std::string& Decoder::fingerprint() const {
+  return state_->fingerprint();
+}
+
+Matrix<float> Decoder::logits(Batch batch, const RoutingHook& hook) {
+  const c10::InferenceMode no_gradients;
+  const OneAtenThread one;
+  const at::Tensor hidden = state_->hidden_states(batch, hook);
+  Matrix<float> result(static_cast<std::size_t>(hidden.size(0)),
+                       static_cast<std::size_t>(config().vocab_size));
+  at::Tensor out = at::from_blob(result.values().data(), {hidden.size(0), config().vocab_size});
+  state_->head(hidden, out);
+  return result;
+}
+
+std::vector<double> Decoder::losses(Batch batch, const RoutingHook& hook) {
+  constexpr std::int64_t kRows = 256;  // logits at a time
+  const c10::InferenceMode no_gradients;
+  const OneAtenThread one;
+  const at::Tensor hidden = state_->hidden_states(batch, hook);
+  std::vector<double> losses(static_cast<std::size_t>(hidden.size(0)), 0.0);
+  at::Tensor block = at::empty({kRows, config().vocab_size}, at::kFloat);
+  std::int64_t first = 0;
+  for (const auto& sequence : batch) {
+    const auto length = static_cast<std::int64_t>(sequence.size());
+    for (std::int64_t begin = 0; begin + 1 < length; begin += kRows) {
+      const std::int64_t end = std::min(length - 1, begin + kRows);
+      at::Tensor logits = block.slice(0, 0, end - begin);
+      state_->head(hidden.slice(0, first + begin, first + end), logits);
+      const at::Tensor shares = at::log_softmax(logits.to(at::kDouble), 1);
+      for (std::int64_t t = begin; t < end; ++t) {
+        const std::int32_t next = sequence[static_cast<std::size_t>(t + 1)];
+        losses[static_cast<std::size_t>(first + t + 1)] =
+            -shares.const_data_ptr<double>()[(t - begin) * config().vocab_size + next];
+      }
+    }
+    first += length;
+  }
+  return losses;
+}
+
+void Decoder::route(Batch batch, const RoutingHook& hook) {
+  const c10::InferenceMode no_gradients;
+  const OneAtenThread one;
+  state_->hidden_states(batch, hook);
+}
+
+}  // namespace coterie::models

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "coterie/base/matrix.hpp"
+#include "coterie/models/checkpoint.hpp"
+#include "coterie/models/model_config.hpp"
+#include "coterie/plan/placement/placement.hpp"
+#include "coterie/run/kernels/kernels.hpp"
+
+namespace coterie::comm {
+class Communicator;
+}
+
+namespace coterie::models {
+
+/// What computes the MoE layers.
+enum class MoePath : std::uint8_t {
+  kReference,  ///< plain ATen, one expert after another, all in this process
+  kLayer,      ///< the MoE layer: our kernels and exchange
+};
+
+struct DecoderOptions {
+  /// fp32: all matrices are converted to fp32. bf16: matrices are kept (or rounded) to bf16, which
+  /// halves memory. Activations, norms, routers and sums are fp32 in both cases.
+  kernels::DType weight_type = kernels::DType::kFloat32;
+  MoePath moe = MoePath::kLayer;
+  kernels::Execution execution;  ///< threads and kernels; the pool must outlive the decoder
+  /// Where experts live, one entry a MoE layer; empty: all on one device. With a communicator, rank
+  /// r is device r and loads the experts of that device alone; without one, this process computes
+  /// what all devices would, in the same order, to the last bit.
+  std::vector<placement::LayerPlacement> placements;
+  comm::Communicator* communicator = nullptr;  ///< must outlive the decoder
+};
+
+/// A batch: token ids, one list a sequence. Lengths may differ and be 0.
+using Batch = std::span<const std::vector<std::int32_t>>;
+
+/// What tokens of a batch chose in one MoE layer, sequences one after another.
+struct LayerRouting {
+  std::int32_t layer = 0;  ///< its number in the model
+  std::int32_t top_k = 0;
+  std::span<const std::int32_t> ids;  ///< [T, top_k], descending weight; -1: none
+  std::span<const float> weights;     ///< [T, top_k]
+};
+/// Called once a MoE layer, in ascending order, during a forward pass. The spans end with the call.
+using RoutingHook = std::function<void(const LayerRouting&)>;
+
+/// A mixture-of-experts decoder for inference without a cache. Dense parts are computed one
+/// sequence at a time, MoE layers for all tokens of the batch together; a sequence's logits are the
+/// same bits alone or in any batch, with any number of threads and on any rank (MoePath::kLayer).
+///
+/// With a communicator all ranks must make the same calls in the same order, each with its own
+/// sequences (none is fine). Errors: kBadInput for token ids out of range and sequences longer than
+/// the model allows (naming sequence, position and value) before anything is computed, and for NaN
+/// in a router (naming layer and token). Not thread-safe.
+class Decoder {
+ public:
+  /// Opens and checks the model; kBadInput, kUnsupported, kIo name the file and tensor.
+  explicit Decoder(const std::filesystem::path& model, const DecoderOptions& options = {});
+  Decoder(Decoder&&) noexcept;
+  Decoder& operator=(Decoder&&) noexcept;
+  ~Decoder();
+
+  [[nodiscard]] const ModelConfig& config() const;
+  [[nodiscard]] const Checkpoint& checkpoint() const;
+  /// See model_fingerprint().
+  [[nodiscard]] const std::string& fingerprint() const;
+
+  /// [T, vocab_size] logits.
+  Matrix<float> logits(Batch batch, const RoutingHook& hook = {});
+  /// [T] -log p(token | tokens before it in its sequence), natural logarithm; 0 for first tokens.
+  std::vector<double> losses(Batch batch, const RoutingHook& hook = {});
+  /// Only routes: as the others without the head.
+  void route(Batch batch, const RoutingHook& hook);
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+/// 16 hexadecimal digits that tell models apart: config (sizes and switches), names, types and
+/// shapes of all tensors, all bytes of the routers and a sample of the others. Traces and
+/// placements carry it.
+std::string model_fingerprint(const Checkpoint& checkpoint, const ModelConfig& config);
+
+}  // namespace coterie::models
