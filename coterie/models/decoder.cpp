@@ -9,6 +9,7 @@
 #include "coterie/base/error.hpp"
 #include "coterie/models/attention.hpp"
 #include "coterie/models/family.hpp"
+#include "coterie/models/model_placement.hpp"
 #include "coterie/models/moe_block.hpp"
 #include "coterie/models/weights.hpp"
 
@@ -49,10 +50,35 @@ void check_batch(Batch batch, const ModelConfig& config) {
   }
 }
 
-LocalExperts local_experts_of(const ModelConfig& config) {
+/// The placement of each MoE layer; none if all experts are on one device.
+std::vector<placement::LayerPlacement> placements_of(const DecoderOptions& options,
+                                                     const ModelConfig& config,
+                                                     const std::string& fingerprint) {
+  COTERIE_REQUIRE(options.communicator == nullptr || options.placement.has_value(),
+                  "a run on several ranks needs a placement");
+  COTERIE_REQUIRE(!options.placement.has_value() || options.moe != MoePath::kReference,
+                  "the reference path computes all experts in one process: no placement");
+  return options.placement.has_value() ? layer_placements(*options.placement, config, fingerprint)
+                                       : std::vector<placement::LayerPlacement>{};
+}
+
+/// Which experts of each layer this process reads: its own device's, or all.
+LocalExperts local_experts_of(const DecoderOptions& options, const ModelConfig& config,
+                              const std::vector<placement::LayerPlacement>& placements) {
   std::vector<std::int32_t> all(static_cast<std::size_t>(config.num_experts));
   std::iota(all.begin(), all.end(), 0);
-  return LocalExperts(static_cast<std::size_t>(config.num_layers), all);
+  LocalExperts local(static_cast<std::size_t>(config.num_layers), all);
+  if (options.communicator == nullptr) {
+    return local;
+  }
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    const int num_ranks = options.communicator->size();
+    COTERIE_REQUIRE(placements[i].num_devices() == num_ranks, "the placement is for ",
+                    placements[i].num_devices(), " devices, the run has ", num_ranks, " ranks");
+    local[static_cast<std::size_t>(config.moe_layers[i])] =
+        placements[i].experts_of_device[static_cast<std::size_t>(options.communicator->rank())];
+  }
+  return local;
 }
 
 }  // namespace
@@ -64,9 +90,13 @@ class Decoder::State {
         config_(read_model_config(model)),
         checkpoint_(model),
         fingerprint_(model_fingerprint(checkpoint_, config_)),
+        placements_(placements_of(options, config_, fingerprint_)),
         weights_(load_weights(checkpoint_, config_, family_named(config_.family, model.string()),
-                              local_experts_of(config_), options.weight_type)),
-        block_(make_reference_block(config_, weights_)) {}
+                              local_experts_of(options, config_, placements_),
+                              options.weight_type)),
+        block_(options.moe == MoePath::kReference
+                   ? make_reference_block(config_, weights_)
+                   : make_layer_block(config_, weights_, options_, placements_)) {}
 
   /// Hidden states [T, H] after the last norm.
   at::Tensor hidden_states(Batch batch, const RoutingHook& hook) {
@@ -89,12 +119,12 @@ class Decoder::State {
                       rotary, execution));
         rows(normed, s).copy_(rms_norm(h, weights.moe_norm, config_.rms_norm_eps));
       });
-      block_->forward(moe_layer, normed, mixed, routing_);
+      block_->forward(moe_layer, normed, mixed, record_);
       ++moe_layer;
       hidden.add_(mixed);
       if (hook) {
         hook({static_cast<std::int32_t>(layer), static_cast<std::int32_t>(config_.top_k),
-              routing_.ids, routing_.weights});
+              record_.expert_ids, record_.weights, &record_});
       }
     }
     each_sequence([&](std::size_t s, const kernels::Execution&) {
@@ -159,9 +189,10 @@ class Decoder::State {
   ModelConfig config_;
   Checkpoint checkpoint_;
   std::string fingerprint_;
+  std::vector<placement::LayerPlacement> placements_;  // [MoE layers] or empty
   Weights weights_;
   std::unique_ptr<MoeBlock> block_;
-  BlockRouting routing_;
+  layer::RoutingRecord record_;
   std::vector<std::int64_t> offsets_;  // [sequences + 1] rows of each sequence
 };
 

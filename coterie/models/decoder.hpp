@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,29 +15,28 @@
 #include "coterie/models/model_config.hpp"
 #include "coterie/plan/placement/placement.hpp"
 #include "coterie/run/kernels/kernels.hpp"
-
-namespace coterie::comm {
-class Communicator;
-}
+#include "coterie/run/layer/layer.hpp"
 
 namespace coterie::models {
 
 /// What computes the MoE layers.
 enum class MoePath : std::uint8_t {
-  kReference,  ///< plain ATen, one expert after another, all in this process
-  kLayer,      ///< the MoE layer: our kernels and exchange
+  kLayer,       ///< the MoE layer: our kernels and exchange
+  kPlainLoops,  ///< the MoE layer's plain loops: the same bits, slowly; no communicator
+  kReference,   ///< plain ATen, one expert after another, as transformers does; no placement
 };
 
 struct DecoderOptions {
-  /// fp32: all matrices are converted to fp32. bf16: matrices are kept (or rounded) to bf16, which
-  /// halves memory. Activations, norms, routers and sums are fp32 in both cases.
+  /// fp32: all matrices are converted to fp32. bf16: matrices are kept as (or rounded to) bf16,
+  /// which halves memory. Activations, norms, routers and sums are fp32 in both cases.
   kernels::DType weight_type = kernels::DType::kFloat32;
   MoePath moe = MoePath::kLayer;
   kernels::Execution execution;  ///< threads and kernels; the pool must outlive the decoder
-  /// Where experts live, one entry a MoE layer; empty: all on one device. With a communicator, rank
-  /// r is device r and loads the experts of that device alone; without one, this process computes
-  /// what all devices would, in the same order, to the last bit.
-  std::vector<placement::LayerPlacement> placements;
+  exchange::ExchangeOptions exchange;
+  /// Where experts live; nothing: all on one device. With a communicator, rank r is device r and
+  /// reads the experts of that device alone; without one, this process computes what all devices
+  /// would, in the same order, to the last bit.
+  std::optional<placement::Placement> placement;
   comm::Communicator* communicator = nullptr;  ///< must outlive the decoder
 };
 
@@ -49,6 +49,9 @@ struct LayerRouting {
   std::int32_t top_k = 0;
   std::span<const std::int32_t> ids;  ///< [T, top_k], descending weight; -1: none
   std::span<const float> weights;     ///< [T, top_k]
+  /// All that the layer recorded: devices, predicted traffic, rows received. kReference fills only
+  /// ids and weights.
+  const layer::RoutingRecord* record = nullptr;
 };
 /// Called once a MoE layer, in ascending order, during a forward pass. The spans end with the call.
 using RoutingHook = std::function<void(const LayerRouting&)>;

@@ -7,4 +7,5 @@
 #include "coterie/models/decoder.hpp"
 #include "coterie/models/element_type.hpp"
 #include "coterie/models/model_config.hpp"
+#include "coterie/models/model_placement.hpp"
 #include "coterie/models/safetensors_file.hpp"

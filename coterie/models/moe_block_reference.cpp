@@ -14,14 +14,17 @@ class ReferenceBlock final : public MoeBlock {
       : config_(config), weights_(weights) {}
 
   void forward(std::int64_t moe_layer, const at::Tensor& x, at::Tensor& y,
-               BlockRouting& routing) override {
+               layer::RoutingRecord& routing) override {
     const std::int64_t T = x.size(0);
     const std::int64_t k = config_.top_k;
     const auto layer =
         static_cast<std::size_t>(config_.moe_layers[static_cast<std::size_t>(moe_layer)]);
     const LayerWeights& weights = weights_.layers[layer];
     const at::Tensor logits = at::linear(x, weights.router);
-    routing.ids.resize(static_cast<std::size_t>(T * k));
+    routing = {};
+    routing.num_tokens = T;
+    routing.top_k = static_cast<std::int32_t>(k);
+    routing.expert_ids.resize(static_cast<std::size_t>(T * k));
     routing.weights.resize(static_cast<std::size_t>(T * k));
     for (std::int64_t t = 0; t < T; ++t) {
       choose(logits[t].contiguous(), static_cast<std::int64_t>(layer), t, routing);
@@ -35,7 +38,7 @@ class ReferenceBlock final : public MoeBlock {
  private:
   /// Softmax over all experts, the k best, ties to the lowest id (stable sort).
   void choose(const at::Tensor& logits, std::int64_t layer, std::int64_t token,
-              BlockRouting& routing) const {
+              layer::RoutingRecord& routing) const {
     COTERIE_REQUIRE(!logits.isnan().any().item<bool>(), "layer ", layer, ", token ", token,
                     ": the router's logits hold NaN");
     const at::Tensor shares = at::softmax(logits, 0);
@@ -52,18 +55,18 @@ class ReferenceBlock final : public MoeBlock {
     for (std::int64_t j = 0; j < config_.top_k; ++j) {
       const std::int32_t expert = order[static_cast<std::size_t>(j)];
       const auto at = static_cast<std::size_t>(token * config_.top_k + j);
-      routing.ids[at] = expert;
+      routing.expert_ids[at] = expert;
       routing.weights[at] = config_.renormalise ? share[expert] / sum : share[expert];
     }
   }
 
   /// y += weight * down(silu(gate x) * up x) for the tokens that chose expert e.
   void add_expert(std::int64_t e, const LayerWeights& weights, const at::Tensor& x, at::Tensor& y,
-                  const BlockRouting& routing) const {
+                  const layer::RoutingRecord& routing) const {
     std::vector<std::int64_t> tokens;
     std::vector<float> shares;
-    for (std::size_t i = 0; i < routing.ids.size(); ++i) {
-      if (routing.ids[i] == e) {
+    for (std::size_t i = 0; i < routing.expert_ids.size(); ++i) {
+      if (routing.expert_ids[i] == e) {
         tokens.push_back(static_cast<std::int64_t>(i) / config_.top_k);
         shares.push_back(routing.weights[i]);
       }
