@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <utility>
@@ -119,6 +120,15 @@ TEST(Distributed, TwoLaunchesAtOnceDoNotDisturbEachOther) {
   thread.join();
   expect_success(mine);
   expect_success(other);
+}
+
+TEST(Distributed, OuterLauncherOfOneRankDoesNotLeakIntoTheRanks) {
+  setenv("RANK", "0", 1);
+  setenv("WORLD_SIZE", "1", 1);
+  const Ended ended = run_scenario("nothing", 2);
+  unsetenv("RANK");
+  unsetenv("WORLD_SIZE");
+  expect_success(ended);
 }
 
 TEST(Distributed, MissingProgramIsAnError) {

@@ -119,12 +119,22 @@ std::optional<RankFailure> read_failure(const std::filesystem::path& path) {
   return failure;
 }
 
+/// Variables of a launcher around us, which started one rank: the ranks must not take them for
+/// theirs.
+bool is_of_outer_launcher(std::string_view variable) {
+  constexpr std::array<std::string_view, 6> kPrefixes = {
+      "RANK=", "WORLD_SIZE=", "LOCAL_RANK=", "PMI_", "PMIX_", "MPI_LOCAL"};
+  return std::ranges::any_of(kPrefixes, [&](auto prefix) { return variable.starts_with(prefix); });
+}
+
 std::vector<std::string> child_environment(const std::string& failure_file, int num_threads) {
   std::vector<std::string> variables;
   bool has_threads = false;
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    variables.emplace_back(*variable);
-    has_threads = has_threads || variables.back().starts_with("OMP_NUM_THREADS=");
+    if (!is_of_outer_launcher(*variable)) {
+      variables.emplace_back(*variable);
+      has_threads = has_threads || variables.back().starts_with("OMP_NUM_THREADS=");
+    }
   }
   if (!has_threads) {
     variables.push_back("OMP_NUM_THREADS=" + std::to_string(num_threads));
