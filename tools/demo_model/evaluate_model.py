@@ -27,21 +27,29 @@ def read_documents(path):
         return [json.loads(line)["text"] for line in lines]
 
 
+def cut_windows(ids, context, stride):
+    """Yields (window padded to context + 1, first scored position, end of scored positions)."""
+    scored, start, num_predictions = 0, 0, len(ids) - 1
+    while scored < num_predictions:
+        end = min(start + context, num_predictions)
+        window = ids[start : end + 1] + [0] * (start + context - end)
+        yield window, scored - start, end - start
+        scored, start = end, start + stride
+
+
 @torch.no_grad()
-def bits_of_text(model, tokenizer, texts, context=1024, stride=512):
-    """Bits of all texts; each is preceded by <|endoftext|> and seen with `context` tokens."""
-    total = 0.0
+def bits_of_text(model, tokenizer, texts, context=1024, stride=512, batch=16):
+    """Bits of all texts; each follows <|endoftext|>; windows overlap by context - stride."""
+    windows = []
     for text in texts:
-        ids = torch.tensor([[0] + tokenizer(text)["input_ids"]])
-        scored = 0
-        for start in range(0, max(1, ids.shape[1] - 1), stride):
-            window = ids[:, start : start + context + 1]
-            logits = model(window[:, :-1]).logits[0]
-            loss = F.cross_entropy(logits.float(), window[0, 1:], reduction="none")
-            total += loss[scored - start :].double().sum().item()
-            scored = start + window.shape[1] - 1
-            if scored >= ids.shape[1] - 1:
-                break
+        windows += cut_windows([0] + tokenizer(text)["input_ids"], context, stride)
+    total = 0.0
+    for start in range(0, len(windows), batch):
+        part = windows[start : start + batch]
+        ids = torch.tensor([window for window, _, _ in part], device=model.device)
+        logits = model(ids[:, :-1]).logits.float().transpose(1, 2)
+        loss = F.cross_entropy(logits, ids[:, 1:], reduction="none").double()
+        total += sum(row[a:b].sum().item() for row, (_, a, b) in zip(loss, part))
     return total / math.log(2)
 
 
@@ -51,14 +59,16 @@ def record_routing(model, tokenizer, text, context=1024):
     ids = tokenizer(text)["input_ids"]
     rows = []
     for start in range(0, len(ids), context):
-        window = torch.tensor([ids[start : start + context]])
+        window = torch.tensor([ids[start : start + context]], device=model.device)
         logits = model(window, output_router_logits=True).router_logits
-        rows.append(torch.stack([x.topk(model.config.num_experts_per_tok).indices for x in logits]))
+        picks = [x.topk(model.config.num_experts_per_tok).indices for x in logits]
+        rows.append(torch.stack(picks).cpu())
     return torch.cat(rows, dim=1).numpy()
 
 
 def compare_with_xz(model, tokenizer, text_folder):
-    print("| domain | held-out bytes | documents | xz -9e | model | ratio |\n|---|---|---|---|---|---|")
+    print("\n| domain | held-out bytes | documents | xz -9e | model | ratio |")
+    print("|---|---|---|---|---|---|")
     for path in sorted(text_folder.glob("*.heldout.jsonl")):
         texts = read_documents(path)
         raw = "\n".join(texts).encode()
@@ -84,7 +94,7 @@ def compare_placements(model, tokenizer, demo_text, num_devices=8, load_cap=1.10
     }
     fit, heldout = (np.concatenate(routes[part], axis=1) for part in ("fit", "heldout"))
     print(f"\n{fit.shape[1]} fit tokens, {heldout.shape[1]} held-out tokens")
-    print("| layer | contiguous | searched | ratio | imbalance fit / held-out | hottest | coldest |")
+    print("| layer | contiguous | searched | ratio | load fit / held-out | hottest | coldest |")
     print("|---|---|---|---|---|---|---|")
     sums = np.zeros(2)
     for layer in range(len(fit)):
@@ -113,14 +123,16 @@ def main():
     parser.add_argument("--model", type=Path, default=Path("demo/model"))
     parser.add_argument("--demo-text", type=Path, default=Path("demo/text"))
     parser.add_argument("--text", type=Path, default=Path("build/demo_model/text"))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--skip-xz", action="store_true")
     parser.add_argument("--prompt", action="append", default=[])
     a = parser.parse_args()
-    model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.float32)
+    model = model.eval().to(a.device)
     tokenizer = AutoTokenizer.from_pretrained(a.model)
     for prompt in a.prompt:
         torch.manual_seed(0)
-        ids = torch.tensor([tokenizer(prompt)["input_ids"]])
+        ids = torch.tensor([tokenizer(prompt)["input_ids"]], device=a.device)
         out = model.generate(
             ids, max_new_tokens=80, do_sample=True, temperature=0.7, top_p=0.9, pad_token_id=1
         )

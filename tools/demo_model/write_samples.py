@@ -45,8 +45,7 @@ def main():
         for part, num_bytes in SAMPLE_BYTES.items():
             text, names = sample(a.text / f"{domain}.{part}.jsonl", num_bytes)
             (a.out / f"{domain}.{part}.txt").write_text(text, encoding="utf-8")
-            packages = {p: sum(n.startswith(p + ":") for n in names) for p in
-                        sorted({n.split(":")[0] for n in names})}
+            packages = ", ".join(sorted({name.split(":")[0] for name in names}))
             print(f"| {domain}.{part} | {len(text.encode()):,} | {len(names)} | {packages} |")
 
 
