@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -159,6 +160,37 @@ TEST(MoeLayer, RecordSaysWhatWasRouted) {
   record.keep_logits = false;
   forward(layer, x.view(), &record);
   EXPECT_TRUE(record.logits.empty());
+}
+
+TEST(MoeLayer, CopiesAreChosenAsThePlacementRoomDoes) {
+  const ToyLayer toy(6, 6, 3);
+  Random random(4);
+  const Values x(random, 40, toy.options.hidden, 1.0);
+  const placement::LayerPlacement placement{6, {{0, 1, 2, 5}, {0, 3, 4}, {2, 3, 5}}, {}};
+  const placement::ReplicaChooser chooser(placement);
+  MoeLayer layer(toy.options, toy.weights(), placement);
+  RoutingRecord record;
+  forward(layer, x.view(), &record);
+  std::uint64_t rows = 0;
+  for (std::size_t pick = 0; pick < record.expert_ids.size(); pick += 3) {
+    std::array<std::int32_t, 3> expected{};
+    chooser.choose(std::span(record.expert_ids).subspan(pick, 3), expected);
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), record.device_of_pick.data() + pick));
+    std::sort(expected.begin(), expected.end());
+    rows += static_cast<std::uint64_t>(std::unique(expected.begin(), expected.end()) -
+                                       expected.begin());
+  }
+  EXPECT_EQ(std::accumulate(record.predicted.rows_to.begin(), record.predicted.rows_to.end(),
+                            std::uint64_t{0}),
+            rows);
+  // Given ids without devices are served in the same way; ids out of range are refused first.
+  std::vector<float> y(40 * 24);
+  const kernels::MatrixView out{y.data(), 40, 24, 24, DType::kFloat32};
+  RoutingRecord given;
+  layer.forward_routed(x.view(), {record.expert_ids, record.weights, {}}, out, &given);
+  EXPECT_EQ(given.device_of_pick, record.device_of_pick);
+  record.expert_ids[4] = 6;
+  EXPECT_THROW(layer.forward_routed(x.view(), {record.expert_ids, record.weights, {}}, out), Error);
 }
 
 TEST(MoeLayer, NoExpertAddsExactZero) {
