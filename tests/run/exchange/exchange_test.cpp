@@ -2,6 +2,7 @@
 #include "coterie/run/exchange/exchange.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cmath>
 #include <cstring>
@@ -111,6 +112,41 @@ TEST(Exchange, IdleRanksJoinEveryCollective) {
     }
     EXPECT_EQ(communicator.traffic().num_collectives, 20U);
   });
+}
+
+TEST(Exchange, OffsetsBeyond32BitsAreRight) {
+  // Rows 2^20 elements apart: the last one begins behind element 2^31. Only touched pages exist.
+  constexpr std::int64_t kRows = 2100;
+  constexpr std::int64_t kStride = std::int64_t{1} << 20;
+  constexpr std::size_t kBytes = static_cast<std::size_t>(kRows * kStride) * sizeof(float);
+  void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    GTEST_SKIP() << "no 8 GiB of address space";
+  }
+  const kernels::MatrixView x{memory, kRows, 2, kStride, DType::kFloat32};
+  RankTokens tokens{.num_tokens = kRows, .top_k = 1, .hidden = 2};
+  for (std::int64_t t = 0; t < kRows; ++t) {
+    x.row<float>(t)[0] = static_cast<float>(t);
+    tokens.ids.push_back(static_cast<std::int32_t>(t % 2));
+    tokens.weights.push_back(1.0F);
+  }
+  const PlacementIndex index(placement::contiguous_placement(2, 2));
+  Exchange exchange(index, {}, nullptr, "test");
+  exchange.dispatch(x, tokens.routing());
+  for (const std::int32_t device : exchange.local_devices()) {
+    const DeviceWork work = exchange.work(device, 0);
+    std::vector<float> out(work.row_of.size() * 2);
+    for (std::size_t i = 0; i < work.row_of.size(); ++i) {
+      out[2 * i] = work.rows.row<float>(work.row_of[i])[0];
+    }
+    exchange.take_back({out.data(), std::ssize(work.row_of), 2, 2, DType::kFloat32});
+  }
+  exchange.combine(x);
+  for (std::int64_t t = 0; t < kRows; ++t) {
+    ASSERT_EQ(x.row<float>(t)[0], static_cast<float>(t));
+  }
+  ::munmap(memory, kBytes);
 }
 
 TEST(Exchange, BuffersAreKeptFromBatchToBatch) {
