@@ -30,3 +30,30 @@ function(coterie_test name)
     set_tests_properties(${name} PROPERTIES PROCESSORS ${TEST_PROCESSORS})
   endif()
 endfunction()
+
+# coterie_python_test(NAME SCRIPT file [ENVIRONMENT NAME=value...] [LABELS label...])
+#
+# A test that is a Python program, run by the Python of ./dev setup if there is one. It exits with 77
+# where it lacks a package: then the test counts as skipped.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+set(COTERIE_TEST_PYTHON "${Python3_EXECUTABLE}")
+foreach(python "$ENV{HOME}/.cache/coterie/env/bin/python" "$ENV{XDG_CACHE_HOME}/coterie/env/bin/python"
+        "${COTERIE_PYTHON}")
+  if(IS_ABSOLUTE "${python}" AND EXISTS "${python}")
+    set(COTERIE_TEST_PYTHON "${python}")
+  endif()
+endforeach()
+
+function(coterie_python_test name)
+  cmake_parse_arguments(TEST "" "SCRIPT;PROCESSORS" "ENVIRONMENT;LABELS" ${ARGN})
+  get_filename_component(script "${TEST_SCRIPT}" ABSOLUTE)
+  add_test(NAME ${name} COMMAND "${COTERIE_TEST_PYTHON}" "${script}")
+  if(NOT TEST_LABELS)
+    set(TEST_LABELS python)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${TEST_LABELS}" SKIP_RETURN_CODE 77 TIMEOUT 600
+                       ENVIRONMENT "${TEST_ENVIRONMENT}")
+  if(TEST_PROCESSORS)
+    set_tests_properties(${name} PROPERTIES PROCESSORS ${TEST_PROCESSORS})
+  endif()
+endfunction()

@@ -9,3 +9,4 @@
 #include "coterie/models/model_config.hpp"
 #include "coterie/models/model_placement.hpp"
 #include "coterie/models/safetensors_file.hpp"
+#include "coterie/models/tokenizer.hpp"

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// tokenizer_probe TOKENIZER.json: every line of standard input is a JSON string; prints for each a
+// line {"ids": [...], "plain": [...], "text": "..."}: its ids, its ids without special tokens, and
+// the first decoded. tokenizer_probe TOKENIZER.json FILE: encodes FILE five times and prints MB/s
+// of processor time.
+#include <algorithm>
+#include <ctime>
+#include <iostream>
+#include <string>
+
+#include "coterie/base/error.hpp"
+#include "coterie/base/file.hpp"
+#include "coterie/base/json.hpp"
+#include "coterie/models/tokenizer.hpp"
+
+namespace {
+
+void measure(const coterie::models::Tokenizer& tokenizer, const std::string& file) {
+  const std::string text = coterie::read_text_file(file);
+  double best_seconds = 1e9;
+  std::size_t num_tokens = 0;
+  for (int i = 0; i < 5; ++i) {
+    const std::clock_t start = std::clock();
+    num_tokens = tokenizer.encode(text).size();
+    const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    best_seconds = std::min(best_seconds, seconds);
+    std::cout << static_cast<double>(text.size()) / 1e6 / seconds << " MB/s\n";
+  }
+  std::cout << num_tokens
+            << " tokens, best of 5: " << static_cast<double>(text.size()) / 1e6 / best_seconds
+            << " MB/s\n";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const auto tokenizer = coterie::models::Tokenizer::from_file(argv[1]);
+    if (argc > 2) {
+      measure(tokenizer, argv[2]);
+      return 0;
+    }
+    for (std::string line; std::getline(std::cin, line);) {
+      const auto text = coterie::parse_json(line, "input").get<std::string>();
+      const auto ids = tokenizer.encode(text);
+      coterie::Json out;
+      out["ids"] = ids;
+      out["plain"] = tokenizer.encode(text, false);
+      out["text"] = tokenizer.decode(ids);
+      out["with_special"] = tokenizer.decode(ids, false);
+      std::cout << out.dump() << "\n";
+    }
+  } catch (const coterie::Error& error) {
+    std::cerr << "error: " << error.what() << "\n";
+    return coterie::exit_code_of(error.code());
+  }
+  return 0;
+}
