@@ -85,7 +85,7 @@ TEST_F(TraceFile, PiecesOfAnySizeGiveTheSameTrace) {
 
 // The trace holds each real token once, for any batch (no buffer limit).
 TEST_F(TraceFile, RowsEqualTokensForEveryBatch) {
-  for (std::size_t batch = 1; batch <= 257; ++batch) {
+  for (const std::size_t batch : {1, 2, 31, 32, 33, 255, 256, 257}) {
     const auto trace = tiny_trace({.layers = {0}, .num_tokens = batch});
     write_trace(folder_ / "t.bin", *trace);
     ASSERT_EQ(open_binary_trace(folder_ / "t.bin")->num_rows(0), batch);
