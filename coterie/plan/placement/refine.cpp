@@ -51,7 +51,7 @@ class Walk {
   [[nodiscard]] Step best_step(std::int64_t now) const {
     Step best;
     for (std::size_t a = 0; a < loads_.size(); ++a) {
-      for (std::size_t b = a + 1; b < loads_.size(); ++b) {
+      for (std::size_t b = a + 1; b < loads_.size() && same_block(a, b); ++b) {
         scan_swaps(a, b, now, best);
         scan_moves(a, b, now, best);
         scan_moves(b, a, now, best);
@@ -105,7 +105,8 @@ class Walk {
       const std::size_t e = random.below(num_items());
       const std::size_t f = random.below(num_items());
       const auto to = static_cast<std::size_t>(state_.device_of()[f]);
-      if (static_cast<std::size_t>(state_.device_of()[e]) != to && may_swap(e, f)) {
+      const auto from = static_cast<std::size_t>(state_.device_of()[e]);
+      if (from != to && same_block(from, to) && may_swap(e, f)) {
         take({e, f, to, 0});
       }
     }
@@ -114,6 +115,10 @@ class Walk {
   [[nodiscard]] Refined result() const { return {best_device_of_, best_}; }
 
  private:
+  [[nodiscard]] bool same_block(std::size_t a, std::size_t b) const {
+    const auto block = static_cast<std::size_t>(problem_.devices_a_block);
+    return block == 0 || a / block == b / block;
+  }
   [[nodiscard]] double excess_of(double load) const {
     return std::max(0.0, load - problem_.load_limit);
   }

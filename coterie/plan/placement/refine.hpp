@@ -25,6 +25,8 @@ struct SearchProblem {
   Objective objective = Objective::kMean;
   /// [num_items] items of one family stay on different devices; empty: no such law.
   std::vector<std::int32_t> family;
+  /// Above 0: items stay inside their block of so many consecutive devices (a node).
+  std::int32_t devices_a_block = 0;
 };
 
 /// How good a placement is; less is better. Load above the limit counts before everything else.

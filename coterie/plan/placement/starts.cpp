@@ -78,6 +78,23 @@ std::vector<std::size_t> far_seeds(const Matrix<std::int64_t>& pairs, std::size_
   }
 }
 
+std::vector<std::int32_t> raw_start(const SearchProblem& problem, std::size_t index,
+                                    Random& random) {
+  const auto occult = [&] {
+    return occult_placement(pair_counts(*problem.sets),
+                            even_sizes(problem.sets->num_experts, problem.num_devices))
+        .device_of_expert();
+  };
+  switch (index) {
+    case 0: return occult();
+    case 1: return farthest_point_start(problem);
+    case 2: return clique_swap_start(problem, occult());
+    case 3: return even_load_start(problem);
+    case 4: return contiguous_start(problem);
+    default: return random_start(problem, random);
+  }
+}
+
 }  // namespace
 
 std::vector<std::int32_t> farthest_point_start(const SearchProblem& problem) {
@@ -149,21 +166,38 @@ std::vector<std::int32_t> even_load_start(const SearchProblem& problem) {
   return device_of;
 }
 
+void separate_families(const SearchProblem& problem, std::vector<std::int32_t>& device_of) {
+  if (problem.family.empty()) {
+    return;
+  }
+  const auto holds = [&](std::int32_t device, std::int32_t family, std::size_t except) {
+    for (std::size_t x = 0; x < device_of.size(); ++x) {
+      if (x != except && device_of[x] == device && problem.family[x] == family) {
+        return true;
+      }
+    }
+    return false;
+  };
+  for (std::size_t e = 0; e < device_of.size(); ++e) {
+    for (std::size_t f = 0; f < device_of.size() && holds(device_of[e], problem.family[e], e);
+         ++f) {
+      if (device_of[f] != device_of[e] && !holds(device_of[f], problem.family[e], f) &&
+          !holds(device_of[e], problem.family[f], e)) {
+        std::swap(device_of[e], device_of[f]);
+      }
+    }
+    if (holds(device_of[e], problem.family[e], e)) {
+      fail(ErrorCode::kInfeasible, "copies of expert ", problem.family[e], " do not fit on ",
+           problem.num_devices, " devices without two on one");
+    }
+  }
+}
+
 std::vector<std::int32_t> make_start(const SearchProblem& problem, std::size_t index,
                                      Random& random) {
-  const auto occult = [&] {
-    return occult_placement(pair_counts(*problem.sets),
-                            even_sizes(problem.sets->num_experts, problem.num_devices))
-        .device_of_expert();
-  };
-  switch (index) {
-    case 0: return occult();
-    case 1: return farthest_point_start(problem);
-    case 2: return clique_swap_start(problem, occult());
-    case 3: return even_load_start(problem);
-    case 4: return contiguous_start(problem);
-    default: return random_start(problem, random);
-  }
+  std::vector<std::int32_t> start = raw_start(problem, index, random);
+  separate_families(problem, start);
+  return start;
 }
 
 }  // namespace coterie::placement

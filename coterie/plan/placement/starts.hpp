@@ -21,8 +21,12 @@ std::vector<std::int32_t> clique_swap_start(const SearchProblem& problem,
 /// Items in descending load, each to the least loaded device with room.
 std::vector<std::int32_t> even_load_start(const SearchProblem& problem);
 
+/// Swaps items until no device holds two of one family. kInfeasible if a family has more items than
+/// there are devices.
+void separate_families(const SearchProblem& problem, std::vector<std::int32_t>& device_of);
+
 /// Start number `index`: contiguous, Occult's Algorithm 1, farthest point, clique swap, even load,
-/// then random ones. Device sizes differ by at most one.
+/// then random ones. Device sizes differ by at most one; families are apart.
 std::vector<std::int32_t> make_start(const SearchProblem& problem, std::size_t index,
                                      Random& random);
 
