@@ -10,20 +10,22 @@
 namespace coterie::kernels {
 namespace {
 
-/// Sixteen lanes. 6 x 4 accumulators, 4 weights and a row take 29 of the 32 registers.
+/// Sixteen lanes. 6 x 4 accumulators, 6 rows and a weight take 31 of the 32 registers.
 struct Avx512 {
   using Vec = __m512;
+  using Four = __m128;
   typedef std::int32_t Int __attribute__((vector_size(64)));
   static constexpr i64 kLanes = 16;
   static constexpr int kTileRows = 6;
   static constexpr int kTileColumns = 4;
   static constexpr int kColumnsOfOneRow = 8;
-  static constexpr int kColumnsOfTwoRows = 6;
-  static constexpr i64 kSegment = 48;
+  static constexpr int kColumnsOfTwoRows = 8;
+  static constexpr i64 kSegment = 96;
+  static constexpr i64 kPanelTiles = 12;
   static constexpr i64 kChunkRows = 72;
-  static constexpr i64 kBlockSteps = 16;
-  static constexpr i64 kGroupTiles = 3;
-  static constexpr i64 kPackRows = 16;
+  static constexpr i64 kBlockSteps = 32;
+  static constexpr i64 kGroupTiles = 1;
+  static constexpr i64 kManyRows = 16;
 
   static COTERIE_INLINE Vec zero() { return _mm512_setzero_ps(); }
   static COTERIE_INLINE Vec load(const float* p) { return _mm512_loadu_ps(p); }
@@ -36,28 +38,16 @@ struct Avx512 {
     return _mm512_fmadd_ps(a, b, sum);
   }
 
-  /// Lane l + lane l + 8 of one vector.
-  static COTERIE_INLINE __m256 fold(const float* lanes) {
-    return _mm256_add_ps(_mm256_loadu_ps(lanes), _mm256_loadu_ps(lanes + 8));
+  /// In each quarter: lanes 0 + 1 and 2 + 3 of a, then those of b.
+  static COTERIE_INLINE Vec add_pairs(Vec a, Vec b) {
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
   }
-  static COTERIE_INLINE __m256 add_pairs(__m256 a, __m256 b) {
-    return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
-  }
-  /// The sums of eight vectors, folded first.
-  static COTERIE_INLINE __m256 reduce_eight(const float* lanes) {
-    const __m256 low = add_pairs(add_pairs(fold(lanes), fold(lanes + 16)),
-                                 add_pairs(fold(lanes + 32), fold(lanes + 48)));
-    const __m256 high = add_pairs(add_pairs(fold(lanes + 64), fold(lanes + 80)),
-                                  add_pairs(fold(lanes + 96), fold(lanes + 112)));
-    return _mm256_add_ps(_mm256_permute2f128_ps(low, high, 0x20),
-                         _mm256_permute2f128_ps(low, high, 0x31));
-  }
-  /// The sum of each of sixteen vectors.
-  static COTERIE_INLINE Vec reduce(const float* lanes) {
-    alignas(64) float sums[16];
-    _mm256_store_ps(sums, reduce_eight(lanes));
-    _mm256_store_ps(sums + 8, reduce_eight(lanes + 128));
-    return _mm512_load_ps(sums);
+  /// The sums of four vectors: in each quarter q = (0+1)+(2+3), then (q0+q2) + (q1+q3).
+  static COTERIE_INLINE Four reduce_four(Vec a, Vec b, Vec c, Vec d) {
+    const Vec quarters = add_pairs(add_pairs(a, b), add_pairs(c, d));
+    const __m256 halves =
+        _mm256_add_ps(_mm512_castps512_ps256(quarters), _mm512_extractf32x8_ps(quarters, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
   }
 };
 

@@ -7,20 +7,22 @@
 namespace coterie::kernels {
 namespace {
 
-/// Eight lanes. 4 x 3 accumulators, 3 weights and a row fill the 16 registers.
+/// Eight lanes. 3 x 4 accumulators, 3 rows and a weight fill the 16 registers.
 struct Avx2 {
   using Vec = __m256;
+  using Four = __m128;
   typedef std::int32_t Int __attribute__((vector_size(32)));
   static constexpr i64 kLanes = 8;
-  static constexpr int kTileRows = 4;
-  static constexpr int kTileColumns = 3;
-  static constexpr int kColumnsOfOneRow = 4;
-  static constexpr int kColumnsOfTwoRows = 6;
-  static constexpr i64 kSegment = 24;
+  static constexpr int kTileRows = 3;
+  static constexpr int kTileColumns = 4;
+  static constexpr int kColumnsOfOneRow = 8;
+  static constexpr int kColumnsOfTwoRows = 4;
+  static constexpr i64 kSegment = 96;
+  static constexpr i64 kPanelTiles = 12;
   static constexpr i64 kChunkRows = 64;
-  static constexpr i64 kBlockSteps = 32;
-  static constexpr i64 kGroupTiles = 4;
-  static constexpr i64 kPackRows = 16;
+  static constexpr i64 kBlockSteps = 64;
+  static constexpr i64 kGroupTiles = 3;
+  static constexpr i64 kManyRows = 16;
 
   static COTERIE_INLINE Vec zero() { return _mm256_setzero_ps(); }
   static COTERIE_INLINE Vec load(const float* p) { return _mm256_loadu_ps(p); }
@@ -37,14 +39,10 @@ struct Avx2 {
   static COTERIE_INLINE Vec add_pairs(Vec a, Vec b) {
     return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
   }
-  /// The sum of each of eight vectors: ((0+1)+(2+3)) + ((4+5)+(6+7)).
-  static COTERIE_INLINE Vec reduce(const float* lanes) {
-    const Vec low = add_pairs(add_pairs(load(lanes), load(lanes + 8)),
-                              add_pairs(load(lanes + 16), load(lanes + 24)));
-    const Vec high = add_pairs(add_pairs(load(lanes + 32), load(lanes + 40)),
-                               add_pairs(load(lanes + 48), load(lanes + 56)));
-    return _mm256_add_ps(_mm256_permute2f128_ps(low, high, 0x20),
-                         _mm256_permute2f128_ps(low, high, 0x31));
+  /// The sums of four vectors, each ((0+1)+(2+3)) + ((4+5)+(6+7)).
+  static COTERIE_INLINE Four reduce_four(Vec a, Vec b, Vec c, Vec d) {
+    const Vec halves = add_pairs(add_pairs(a, b), add_pairs(c, d));
+    return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
   }
 };
 

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -28,7 +32,10 @@ ProductKernels kernels_of(Backend backend) {
   COTERIE_CHECK(false, "back end ", name_of(backend), " has no vector kernels");
 }
 
-/// A thread's scratch memory, kept between calls.
+constexpr std::int64_t kHugePage = std::int64_t{1} << 21;
+
+/// A thread's scratch memory, kept between calls. In one huge page where the system gives one:
+/// small pages at random physical addresses compete for the same sets of the second-level cache.
 char* scratch_of_this_thread(std::int64_t bytes) {
   struct Free {
     void operator()(char* p) const { std::free(p); }
@@ -38,11 +45,15 @@ char* scratch_of_this_thread(std::int64_t bytes) {
   if (bytes > size) {
     memory.reset();
     size = 0;
-    const std::int64_t whole = (bytes + 4095) / 4096 * 4096;
-    memory.reset(static_cast<char*>(std::aligned_alloc(4096, static_cast<std::size_t>(whole))));
+    const std::int64_t whole = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+    memory.reset(
+        static_cast<char*>(std::aligned_alloc(kHugePage, static_cast<std::size_t>(whole))));
     if (memory == nullptr) {
       throw std::bad_alloc();
     }
+#if defined(__linux__)
+    static_cast<void>(madvise(memory.get(), static_cast<std::size_t>(whole), MADV_HUGEPAGE));
+#endif
     size = whole;
   }
   return memory.get();

@@ -8,17 +8,19 @@ namespace {
 /// Four lanes by the compiler's portable vectors.
 struct Generic {
   typedef float Vec __attribute__((vector_size(16)));
+  using Four = Vec;
   typedef std::int32_t Int __attribute__((vector_size(16)));
   static constexpr i64 kLanes = 4;
-  static constexpr int kTileRows = 4;
-  static constexpr int kTileColumns = 2;
+  static constexpr int kTileRows = 2;
+  static constexpr int kTileColumns = 4;
   static constexpr int kColumnsOfOneRow = 4;
   static constexpr int kColumnsOfTwoRows = 4;
-  static constexpr i64 kSegment = 24;
+  static constexpr i64 kSegment = 48;
+  static constexpr i64 kPanelTiles = 12;
   static constexpr i64 kChunkRows = 64;
-  static constexpr i64 kBlockSteps = 64;
+  static constexpr i64 kBlockSteps = 128;
   static constexpr i64 kGroupTiles = 4;
-  static constexpr i64 kPackRows = 16;
+  static constexpr i64 kManyRows = 16;
 
   static Vec zero() { return Vec{}; }
   static Vec load(const float* p) {
@@ -34,13 +36,10 @@ struct Generic {
     return v;
   }
   static Vec multiply_add(Vec a, Vec b, Vec sum) { return a * b + sum; }
-  static Vec reduce(const float* lanes) {
-    Vec sums;
-    for (int i = 0; i < 4; ++i) {
-      const float* const v = lanes + 4 * i;
-      sums[i] = (v[0] + v[1]) + (v[2] + v[3]);
-    }
-    return sums;
+  static Four reduce_four(Vec a, Vec b, Vec c, Vec d) {
+    const Four even = {a[0] + a[1], b[0] + b[1], c[0] + c[1], d[0] + d[1]};
+    const Four odd = {a[2] + a[3], b[2] + b[3], c[2] + c[3], d[2] + d[3]};
+    return even + odd;
   }
 };
 
