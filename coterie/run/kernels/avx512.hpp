@@ -25,7 +25,7 @@ struct Avx512 {
   static constexpr i64 kChunkRows = 72;
   static constexpr i64 kBlockSteps = 32;
   static constexpr i64 kGroupTiles = 1;
-  static constexpr i64 kManyRows = 16;
+  static constexpr i64 kManyRows = 20;
 
   static COTERIE_INLINE Vec zero() { return _mm512_setzero_ps(); }
   static COTERIE_INLINE Vec load(const float* p) { return _mm512_loadu_ps(p); }

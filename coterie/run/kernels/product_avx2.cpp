@@ -21,8 +21,8 @@ struct Avx2 {
   static constexpr i64 kPanelTiles = 12;
   static constexpr i64 kChunkRows = 64;
   static constexpr i64 kBlockSteps = 64;
-  static constexpr i64 kGroupTiles = 3;
-  static constexpr i64 kManyRows = 16;
+  static constexpr i64 kGroupTiles = 2;
+  static constexpr i64 kManyRows = 20;
 
   static COTERIE_INLINE Vec zero() { return _mm256_setzero_ps(); }
   static COTERIE_INLINE Vec load(const float* p) { return _mm256_loadu_ps(p); }

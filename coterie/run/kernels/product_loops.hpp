@@ -185,6 +185,7 @@ COTERIE_INLINE void tile_packed(const typename Math::Element* a, const typename 
                                 i64 steps, const TileSums& to) {
   typename Math::Isa::Vec sum[R][C];
   clear<typename Math::Isa>(sum);
+#pragma GCC unroll 4
   for (i64 s = 0; s < steps; ++s) {
     tile_step<Math>(
         a, [&](int j) { return Math::load(b + j * Math::kStep); }, sum);
@@ -257,8 +258,6 @@ class ProductLoops {
   static constexpr i64 kGroupTiles = Isa::kGroupTiles;
   // Column tiles whose block of weights shares the second-level cache.
   static constexpr i64 kPanelTiles = Isa::kPanelTiles;
-  // Weights of the panels' type are used where they lie.
-  static constexpr bool kPacks = sizeof(W) != sizeof(Element);
 
  public:
   static i64 scratch_bytes(i64 depth) { return a_bytes(depth) + kB + kSumBytes; }
@@ -513,11 +512,7 @@ class ProductLoops {
       for (i64 t = 0; t < num; ++t) {
         for (i64 tile = group; tile < end; ++tile) {
           fetch_ahead();
-          if constexpr (kPacks) {
-            tile_from_panel(tile, c + t, t, first, count);
-          } else {
-            tile_from_memory<kC>(tile, column_slots_[c + t], first, count, 0);
-          }
+          tile_from_panel(tile, c + t, t, first, count);
         }
       }
     }
@@ -536,9 +531,7 @@ class ProductLoops {
       for (i64 c = 0; c < num_column_tiles_; c += kPanelTiles) {
         const i64 left = num_column_tiles_ - c;
         const i64 num = left < kPanelTiles ? left : kPanelTiles;
-        if constexpr (kPacks) {
-          pack_weights(c, num, first, count);
-        }
+        pack_weights(c, num, first, count);
         plan_next(c, num, first, count, last_range, width);
         multiply_panel(c, num, first, count);
       }
