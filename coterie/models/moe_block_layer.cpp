@@ -34,6 +34,7 @@ class LayerBlock final : public MoeBlock {
  public:
   LayerBlock(const ModelConfig& config, const Weights& weights, const DecoderOptions& options,
              const std::vector<placement::LayerPlacement>& placements) {
+    const auto workspace = std::make_shared<layer::Workspace>();  // layers take turns
     for (std::size_t i = 0; i < config.moe_layers.size(); ++i) {
       const std::int32_t number = config.moe_layers[i];
       const LayerWeights& layer = weights.layers[static_cast<std::size_t>(number)];
@@ -41,7 +42,7 @@ class LayerBlock final : public MoeBlock {
           layer_options(config, options, number),
           layer::MoeWeights{view_of(layer.router), views_of(layer.gate_up), views_of(layer.down)},
           placements.empty() ? std::nullopt : std::optional(placements[i]), options.communicator,
-          options.execution));
+          options.execution, workspace));
     }
   }
 

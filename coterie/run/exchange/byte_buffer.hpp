@@ -34,4 +34,21 @@ class ByteBuffer {
   std::size_t capacity_ = 0;
 };
 
+/// The memory in which an exchange moves rows. Nothing in it outlives a batch, so that exchanges
+/// that take turns, such as the layers of a model, may share it.
+struct RowBuffers {
+  ByteBuffer metadata_out;
+  ByteBuffer metadata_in;
+  ByteBuffer rows_out;
+  ByteBuffer rows_in;
+  ByteBuffer partials;
+  ByteBuffer returned;
+
+  /// Bytes held.
+  [[nodiscard]] std::size_t capacity() const {
+    return metadata_out.capacity() + metadata_in.capacity() + rows_out.capacity() +
+           rows_in.capacity() + partials.capacity() + returned.capacity();
+  }
+};
+
 }  // namespace coterie::exchange

@@ -37,12 +37,13 @@ bool is_activation(kernels::DType type) {
 
 Exchange::Exchange(const PlacementIndex& index, ExchangeOptions options,
                    comm::Communicator* communicator, std::string where,
-                   const kernels::Execution& execution)
+                   const kernels::Execution& execution, std::shared_ptr<RowBuffers> buffers)
     : index_(index),
       options_(options),
       communicator_(communicator),
       where_(std::move(where)),
-      execution_(execution) {
+      execution_(execution),
+      buffers_(buffers != nullptr ? std::move(buffers) : std::make_shared<RowBuffers>()) {
   check_exchange_options(options_);
   if (communicator_ != nullptr) {
     COTERIE_REQUIRE(communicator_->size() == index_.num_devices(), where_, ": the placement has ",
@@ -68,13 +69,13 @@ void Exchange::dispatch(ConstMatrixView x, const TokenRouting& routing) {
     exchange_sizes();
     exchange_metadata();
     exchange_rows(x);
-    partials_ = partials_buffer_.resize_rows(received_.num_rows(), hidden_, options_.partial_type,
-                                             options_.poison_buffers);
+    partials_ = buffers_->partials.resize_rows(received_.num_rows(), hidden_, options_.partial_type,
+                                               options_.poison_buffers);
   } else {
     rows_ = x;
     // Virtual devices leave their sums where they would have come home.
-    partials_ = returned_.resize_rows(send_.num_rows(), hidden_, options_.partial_type,
-                                      options_.poison_buffers);
+    partials_ = buffers_->returned.resize_rows(send_.num_rows(), hidden_, options_.partial_type,
+                                               options_.poison_buffers);
   }
   for (std::size_t i = 0; i < local_devices_.size(); ++i) {
     const auto [first, end] = rows_of_device(local_devices_[i]);
@@ -108,8 +109,8 @@ void Exchange::exchange_metadata() {
   }
   const auto bytes_to = bytes_by_rank(sizes_to_, bytes_of);
   const auto bytes_from = bytes_by_rank(sizes_from_, bytes_of);
-  const auto out = metadata_out_.resize(sum(bytes_to), options_.poison_buffers);
-  const auto in = metadata_in_.resize(sum(bytes_from), options_.poison_buffers);
+  const auto out = buffers_->metadata_out.resize(sum(bytes_to), options_.poison_buffers);
+  const auto in = buffers_->metadata_in.resize(sum(bytes_from), options_.poison_buffers);
   std::size_t at = 0;
   for (std::int32_t device = 0; device < index_.num_devices(); ++device) {
     const auto size = static_cast<std::size_t>(bytes_to[static_cast<std::size_t>(device)]);
@@ -133,13 +134,15 @@ void Exchange::exchange_metadata() {
 
 void Exchange::exchange_rows(ConstMatrixView x) {
   const MatrixView out =
-      rows_out_.resize_rows(send_.num_rows(), hidden_, x.type, options_.poison_buffers);
+      buffers_->rows_out.resize_rows(send_.num_rows(), hidden_, x.type, options_.poison_buffers);
   kernels::gather_rows(x, send_.token_of_row, out, execution_);
-  rows_ = rows_in_.resize_rows(received_.num_rows(), hidden_, x.type, options_.poison_buffers);
+  rows_ =
+      buffers_->rows_in.resize_rows(received_.num_rows(), hidden_, x.type, options_.poison_buffers);
   const std::int64_t row_bytes = hidden_ * kernels::size_of(x.type);
   const auto bytes_of = [&](const BlockSize& size) { return size.num_rows * row_bytes; };
-  communicator_->all_to_all(rows_out_.bytes(), bytes_by_rank(sizes_to_, bytes_of), rows_in_.bytes(),
-                            bytes_by_rank(sizes_from_, bytes_of), Purpose::kDispatch);
+  communicator_->all_to_all(buffers_->rows_out.bytes(), bytes_by_rank(sizes_to_, bytes_of),
+                            buffers_->rows_in.bytes(), bytes_by_rank(sizes_from_, bytes_of),
+                            Purpose::kDispatch);
 }
 
 std::pair<std::int64_t, std::int64_t> Exchange::rows_of_device(std::int32_t device) const {
@@ -198,19 +201,14 @@ void Exchange::combine(MatrixView y) {
     merge_at_home(send_, options_.form, partials_, y, execution_);
     return;
   }
-  const MatrixView returned = returned_.resize_rows(send_.num_rows(), hidden_,
-                                                    options_.partial_type, options_.poison_buffers);
+  const MatrixView returned = buffers_->returned.resize_rows(
+      send_.num_rows(), hidden_, options_.partial_type, options_.poison_buffers);
   const std::int64_t row_bytes = hidden_ * kernels::size_of(options_.partial_type);
   const auto bytes_of = [&](const BlockSize& size) { return size.num_rows * row_bytes; };
-  communicator_->all_to_all(partials_buffer_.bytes(), bytes_by_rank(sizes_from_, bytes_of),
-                            returned_.bytes(), bytes_by_rank(sizes_to_, bytes_of),
+  communicator_->all_to_all(buffers_->partials.bytes(), bytes_by_rank(sizes_from_, bytes_of),
+                            buffers_->returned.bytes(), bytes_by_rank(sizes_to_, bytes_of),
                             Purpose::kCombine);
   merge_at_home(send_, options_.form, returned, y, execution_);
-}
-
-std::size_t Exchange::buffer_bytes() const {
-  return metadata_out_.capacity() + metadata_in_.capacity() + rows_out_.capacity() +
-         rows_in_.capacity() + partials_buffer_.capacity() + returned_.capacity();
 }
 
 }  // namespace coterie::exchange

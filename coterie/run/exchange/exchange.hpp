@@ -47,10 +47,12 @@ struct DeviceWork {
 class Exchange {
  public:
   /// `index` and `communicator` (may be null) must outlive the exchange. `where` begins messages,
-  /// such as "layer 3". `execution` runs the copies and sums. Throws kBadInput if the
+  /// such as "layer 3". `execution` runs the copies and sums; `buffers` may be shared with
+  /// exchanges that take turns (null: own ones). Throws kBadInput if the
   /// communicator's size is not the number of devices.
   Exchange(const PlacementIndex& index, ExchangeOptions options, comm::Communicator* communicator,
-           std::string where, const kernels::Execution& execution = {});
+           std::string where, const kernels::Execution& execution = {},
+           std::shared_ptr<RowBuffers> buffers = {});
 
   /// Devices whose experts this process computes.
   [[nodiscard]] std::span<const std::int32_t> local_devices() const { return local_devices_; }
@@ -76,7 +78,7 @@ class Exchange {
   /// Rows that this process received for a device in the last dispatch.
   [[nodiscard]] std::int64_t num_rows_received(std::int32_t device) const;
   /// Bytes held in row buffers.
-  [[nodiscard]] std::size_t buffer_bytes() const;
+  [[nodiscard]] std::size_t buffer_bytes() const { return buffers_->capacity(); }
 
  private:
   /// Rows [first, second) that a local device works on, in the numbering of `received_entries()`.
@@ -106,12 +108,7 @@ class Exchange {
   std::vector<std::int32_t> token_of_expanded_;
   kernels::MatrixView partials_;  // [rows received, hidden]
 
-  ByteBuffer metadata_out_;
-  ByteBuffer metadata_in_;
-  ByteBuffer rows_out_;
-  ByteBuffer rows_in_;
-  ByteBuffer partials_buffer_;
-  ByteBuffer returned_;
+  std::shared_ptr<RowBuffers> buffers_;
 };
 
 }  // namespace coterie::exchange

@@ -27,7 +27,7 @@ struct ExchangeOptions {
   kernels::DType partial_type = kernels::DType::kFloat32;
   /// Most (token, expert) rows that are computed at a time on a device: bounds the memory of the
   /// products. Results do not depend on it.
-  std::int64_t max_expanded_rows = 32768;
+  std::int64_t max_expanded_rows = 16384;
   /// Fills every buffer with NaN before each use. For tests: a value that nobody wrote shows.
   bool poison_buffers = false;
 

@@ -36,7 +36,7 @@ ExpertProducts::ExpertProducts(const MoeOptions& options, const MoeWeights& weig
   }
 }
 
-ConstMatrixView ExpertProducts::compute(const exchange::DeviceWork& work, Buffers& buffers,
+ConstMatrixView ExpertProducts::compute(const exchange::DeviceWork& work, ProductBuffers& buffers,
                                         const kernels::Execution& execution) const {
   const auto num_rows = std::ssize(work.row_of);
   const kernels::MatrixView hidden =

@@ -8,7 +8,7 @@
 
 namespace coterie::layer {
 
-/// The experts that one device holds, and the memory of their products. Not thread-safe.
+/// The experts that one device holds. Immutable.
 class ExpertProducts {
  public:
   /// Throws kBadInput naming layer, expert and tensor if a held expert's weights are missing or
@@ -18,11 +18,7 @@ class ExpertProducts {
 
   /// down(act(gate x) * up x) of each expanded row, fp32 [expanded, H]; the view stays valid until
   /// the next call with the same buffers. Hidden rows have the type of the inputs.
-  struct Buffers {
-    exchange::ByteBuffer hidden;
-    exchange::ByteBuffer outputs;
-  };
-  kernels::ConstMatrixView compute(const exchange::DeviceWork& work, Buffers& buffers,
+  kernels::ConstMatrixView compute(const exchange::DeviceWork& work, ProductBuffers& buffers,
                                    const kernels::Execution& execution) const;
 
  private:

@@ -31,8 +31,12 @@ void check_weights(const MoeOptions& options, const MoeWeights& weights) {
 
 MoeLayer::MoeLayer(MoeOptions options, MoeWeights weights,
                    std::optional<placement::LayerPlacement> placement,
-                   comm::Communicator* communicator, const kernels::Execution& execution)
-    : options_(std::move(options)), weights_(std::move(weights)), execution_(execution) {
+                   comm::Communicator* communicator, const kernels::Execution& execution,
+                   std::shared_ptr<Workspace> workspace)
+    : options_(std::move(options)),
+      weights_(std::move(weights)),
+      execution_(execution),
+      workspace_(workspace != nullptr ? std::move(workspace) : std::make_shared<Workspace>()) {
   check_moe_options(options_);
   check_weights(options_, weights_);
   COTERIE_REQUIRE(communicator == nullptr || placement.has_value(), options_.name,
@@ -55,7 +59,7 @@ MoeLayer::MoeLayer(MoeOptions options, MoeWeights weights,
   }
   index_ = std::make_unique<exchange::PlacementIndex>(std::move(*placement));
   exchange_ = std::make_unique<exchange::Exchange>(*index_, options_.exchange, communicator,
-                                                   options_.name, execution_);
+                                                   options_.name, execution_, workspace_->rows);
   for (const std::int32_t device : exchange_->local_devices()) {
     experts_.emplace_back(options_, weights_, index_->experts_of(device));
   }
@@ -131,7 +135,7 @@ void MoeLayer::run(const ConstMatrixView& x, const TokenRouting& routing, const 
   for (std::size_t i = 0; i < devices.size(); ++i) {
     for (std::int64_t part = 0; part < exchange_->num_parts(devices[i]); ++part) {
       const exchange::DeviceWork work = exchange_->work(devices[i], part);
-      exchange_->take_back(experts_[i].compute(work, buffers_, execution_));
+      exchange_->take_back(experts_[i].compute(work, workspace_->products, execution_));
     }
   }
   exchange_->combine(y);
@@ -145,7 +149,8 @@ void MoeLayer::run_plain_loops(const ConstMatrixView& x, const TokenRouting& rou
     const std::int32_t row_of[] = {static_cast<std::int32_t>(row)};
     const std::int64_t offsets[] = {0, 1};
     const ExpertProducts one(options_, weights_, {expert});
-    const ConstMatrixView result = one.compute({0, rows, row_of, offsets}, buffers_, execution_);
+    const ConstMatrixView result =
+        one.compute({0, rows, row_of, offsets}, workspace_->products, execution_);
     std::copy_n(result.row<float>(0), out.size(), out.begin());
   };
   exchange::reference_exchange(routing, *index_, options_.exchange, x, expert_function, y);

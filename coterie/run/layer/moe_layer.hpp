@@ -28,11 +28,13 @@ namespace coterie::layer {
 /// tokens x experts x hidden is ever made. Not thread-safe.
 class MoeLayer {
  public:
-  /// Weights, communicator (may be null) and the pool in `execution` must outlive the layer. Throws
+  /// Weights, communicator (may be null) and the pool in `execution` must outlive the layer. Layers
+  /// that take turns may share a `workspace` (null: an own one). Throws
   /// kBadInput naming layer and value if options, weights, placement and ranks do not fit.
   MoeLayer(MoeOptions options, MoeWeights weights,
            std::optional<placement::LayerPlacement> placement = {},
-           comm::Communicator* communicator = nullptr, const kernels::Execution& execution = {});
+           comm::Communicator* communicator = nullptr, const kernels::Execution& execution = {},
+           std::shared_ptr<Workspace> workspace = {});
 
   /// x [T, H] to y [T, H], each fp32 or bf16; T may be 0 and differ between ranks. All ranks must
   /// call it together: each call makes the same four collectives. `record`, if given, receives what
@@ -71,7 +73,7 @@ class MoeLayer {
   std::vector<std::int32_t> ids_;             // [T, k]
   std::vector<float> pick_weights_;           // [T, k]
   std::vector<std::int32_t> device_of_pick_;  // [T, k]
-  ExpertProducts::Buffers buffers_;
+  std::shared_ptr<Workspace> workspace_;
 };
 
 }  // namespace coterie::layer

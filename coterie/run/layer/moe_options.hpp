@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,6 +39,18 @@ struct MoeWeights {
   /// holds stay empty (`data` null).
   std::vector<kernels::ConstMatrixView> gate_up;
   std::vector<kernels::ConstMatrixView> down;  ///< [E] of [H, I]
+};
+
+/// The memory of the products.
+struct ProductBuffers {
+  exchange::ByteBuffer hidden;
+  exchange::ByteBuffer outputs;
+};
+
+/// The memory that a layer needs only while it runs: the layers of a model share one.
+struct Workspace {
+  std::shared_ptr<exchange::RowBuffers> rows = std::make_shared<exchange::RowBuffers>();
+  ProductBuffers products;
 };
 
 /// A routing decided elsewhere, in place of the router's.

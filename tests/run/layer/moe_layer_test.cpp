@@ -242,6 +242,24 @@ TEST(MoeLayer, ABadTokenSpoilsNoOtherAndIsNamed) {
   }
 }
 
+TEST(MoeLayer, LayersThatTakeTurnsShareTheirMemory) {
+  const ToyLayer first(10, 5, 2);
+  const ToyLayer second(11, 9, 4);
+  Random random(3);
+  const Values x(random, 30, first.options.hidden, 1.0);
+  const auto placement = placement::contiguous_placement(5, 2);
+  MoeLayer alone_1(first.options, first.weights(), placement);
+  MoeLayer alone_2(second.options, second.weights());
+  const auto workspace = std::make_shared<Workspace>();
+  MoeLayer shared_1(first.options, first.weights(), placement, nullptr, {}, workspace);
+  MoeLayer shared_2(second.options, second.weights(), {}, nullptr, {}, workspace);
+  for (int turn = 0; turn < 2; ++turn) {
+    EXPECT_EQ(forward(shared_1, x.view()), forward(alone_1, x.view()));
+    EXPECT_EQ(forward(shared_2, x.view()), forward(alone_2, x.view()));
+  }
+  EXPECT_GT(workspace->rows->capacity(), 0U);
+}
+
 TEST(MoeLayer, NoTokensIsNoError) {
   const ToyLayer toy(9, 5, 2);
   MoeLayer layer(toy.options, toy.weights(), placement::contiguous_placement(5, 2));
