@@ -6,5 +6,7 @@
 #include "coterie/plan/placement/measure.hpp"
 #include "coterie/plan/placement/options.hpp"
 #include "coterie/plan/placement/place_layer.hpp"
+#include "coterie/plan/placement/place_trace.hpp"
 #include "coterie/plan/placement/placement_file.hpp"
 #include "coterie/plan/placement/replica_chooser.hpp"
+#include "coterie/plan/placement/verify.hpp"

@@ -215,6 +215,7 @@ Placement read_placement(const std::filesystem::path& path) {
   placement.options = options_from(file.at("options"));
   placement.model_fingerprint = file.at("model_fingerprint").as_string();
   placement.trace_fingerprint = file.at("trace_fingerprint").as_string();
+  placement.fit_rows = file.at("fit_rows").as_string();
   const auto num_experts = static_cast<std::int32_t>(file.at("num_experts").as_int(1, kMaxExperts));
   const std::size_t num_layers = file.at("layers").size();
   for (const char* key : {"physical_to_logical_map", "device_slot_offsets"}) {
@@ -242,6 +243,7 @@ std::string format_placement(const Placement& placement) {
                      {"options", json_of(placement.options)},
                      {"model_fingerprint", placement.model_fingerprint},
                      {"trace_fingerprint", placement.trace_fingerprint},
+                     {"fit_rows", placement.fit_rows},
                      {"num_experts", placement.layers[0].placement.num_experts},
                      {"layers", layer_numbers},
                      {"physical_to_logical_map", std::move(maps[0])},

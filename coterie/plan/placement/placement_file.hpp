@@ -29,6 +29,7 @@ struct Placement {
   PlacementOptions options;
   std::string model_fingerprint;    ///< of the model that was traced; empty: not known
   std::string trace_fingerprint;    ///< of the rows that it was fitted to; empty: none
+  std::string fit_rows;             ///< which rows those were (name_of(FitRows)); empty: none
   std::vector<PlacedLayer> layers;  ///< ascending `layer`, all with the same number of devices
 
   [[nodiscard]] std::int32_t num_devices() const { return options.num_devices; }
