@@ -9,8 +9,8 @@
 
 namespace coterie::placement {
 
-/// Our algorithm (docs/design/placement-search.md): swaps of experts between devices, their exact
-/// effect on the objective known in O(1), from several starts; then all sets polish the best.
+/// Our algorithm (docs/design/006-exact-swap-search.md): swaps of experts between devices, their
+/// exact effect on the objective known in O(1), from several starts; then all sets polish the best.
 /// kInfeasible if the load cap cannot be kept.
 LayerPlacement place_coterie(const routing::ExpertSets& sets, const PlacementOptions& options,
                              std::int32_t layer);

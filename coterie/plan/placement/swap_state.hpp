@@ -11,8 +11,8 @@ namespace coterie::placement {
 
 /// A placement of items (experts, or slots of experts with copies) on devices together with what is
 /// needed to know the exact effect of any swap or move on the number of rows in O(1)
-/// (docs/design/placement-search.md). With w a set's tokens and cnt[t][d] the items of set t on
-/// device d:
+/// (docs/design/006-exact-swap-search.md). With w a set's tokens and cnt[t][d] the items of set t
+/// on device d:
 ///     b(e)   = sum of w over sets of e with cnt[dev e] = 1     what leaving its device saves
 ///     p(e,d) = sum of w over sets of e with cnt[d] = 0         what going to d costs
 ///     S(e,f) = sum of w over sets of e and f with cnt[dev e] = 1

@@ -230,6 +230,42 @@ std::uint64_t scramble(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+using Holders = std::vector<const std::vector<std::int32_t>*>;
+
+/// Device of each expert of one token: the fewest different devices, then the lowest cost.
+std::vector<std::int32_t> cheapest_combination(const Holders& holders,
+                                               const std::vector<std::uint32_t>& prices,
+                                               std::uint64_t key) {
+  // Every combination of copies, like the digits of a number.
+  std::vector<std::size_t> digit(holders.size(), 0);
+  std::pair<std::size_t, std::uint64_t> best{holders.size() + 1, 0};
+  std::vector<std::int32_t> best_devices;
+  for (bool more = true; more;) {
+    std::vector<std::int32_t> devices;
+    std::uint64_t cost = 0;
+    for (std::size_t i = 0; i < holders.size(); ++i) {
+      const std::int32_t device = (*holders[i])[digit[i]];
+      devices.push_back(device);
+      if (holders[i]->size() > 1) {
+        cost += prices[static_cast<std::size_t>(device)] +
+                scramble(key + (static_cast<std::uint64_t>(device) + 1) * 0x9E3779B97F4A7C15ULL) %
+                    65536;
+      }
+    }
+    const std::size_t used = std::set<std::int32_t>(devices.begin(), devices.end()).size();
+    if (std::pair{used, cost} < best || best_devices.empty()) {
+      best = {used, cost};
+      best_devices = devices;
+    }
+    more = false;
+    for (std::size_t i = 0; i < digit.size() && !more; ++i) {
+      digit[i] = (digit[i] + 1) % holders[i]->size();
+      more = digit[i] != 0;
+    }
+  }
+  return best_devices;
+}
+
 }  // namespace
 
 VerifiedFile verify_placement_file(const std::filesystem::path& path, std::int32_t num_devices) {
@@ -263,7 +299,7 @@ BruteForceCount::BruteForceCount(const VerifiedLayer& layer, std::int32_t num_de
       picks_(static_cast<std::size_t>(num_devices)) {}
 
 void BruteForceCount::add(std::span<const std::uint16_t> experts, std::uint64_t num_tokens) {
-  std::vector<const std::vector<std::int32_t>*> holders;
+  Holders holders;
   std::uint64_t key = 0;
   for (const std::uint16_t expert : experts) {
     if (expert == 0xFFFF) {
@@ -279,33 +315,7 @@ void BruteForceCount::add(std::span<const std::uint16_t> experts, std::uint64_t 
   if (holders.empty()) {
     return;
   }
-  // Every combination of copies, like the digits of a number.
-  std::vector<std::size_t> digit(holders.size(), 0);
-  std::pair<std::size_t, std::uint64_t> best{holders.size() + 1, 0};
-  std::vector<std::int32_t> best_devices;
-  for (bool more = true; more;) {
-    std::vector<std::int32_t> devices;
-    std::uint64_t cost = 0;
-    for (std::size_t i = 0; i < holders.size(); ++i) {
-      const std::int32_t device = (*holders[i])[digit[i]];
-      devices.push_back(device);
-      if (holders[i]->size() > 1) {
-        cost += layer_.prices[static_cast<std::size_t>(device)] +
-                scramble(key + (static_cast<std::uint64_t>(device) + 1) * 0x9E3779B97F4A7C15ULL) %
-                    65536;
-      }
-    }
-    const std::size_t used = std::set<std::int32_t>(devices.begin(), devices.end()).size();
-    if (std::pair{used, cost} < best || best_devices.empty()) {
-      best = {used, cost};
-      best_devices = devices;
-    }
-    more = false;
-    for (std::size_t i = 0; i < digit.size() && !more; ++i) {
-      digit[i] = (digit[i] + 1) % holders[i]->size();
-      more = digit[i] != 0;
-    }
-  }
+  const auto best_devices = cheapest_combination(holders, layer_.prices, key);
   num_tokens_ += num_tokens;
   for (const std::int32_t device : best_devices) {
     picks_[static_cast<std::size_t>(device)] += num_tokens;
