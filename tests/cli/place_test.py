@@ -88,7 +88,7 @@ class PlaceTest(unittest.TestCase):
                      "none.csv")
 
     def test_infeasible_cap_is_exit_3(self):
-        rows = ["token_id,occurrences,x0,x1"] + [f"{t},1,0,{1 + t % 7}" for t in range(70)]
+        rows = ["token_id,occurrences,x0,x1"] + [f"{t},1,0,{1 + t % 15}" for t in range(150)]
         self.trace.write_text("\n".join(rows) + "\n")
         self.refused(self.place(), 3, "layer 0", "expert 0", "--num-redundant-experts")
         self.assertEqual(self.place("--num-redundant-experts", 4).returncode, 0)
