@@ -82,9 +82,14 @@ std::vector<std::int64_t> signed_loads(const routing::ExpertSets& sets) {
 /// One search for copies on one layer; `sets` may be a sample, the limit is in its units.
 class CopySearch {
  public:
+  /// Experts get copies until each copy's share is at most `max_share` of the limit.
   CopySearch(const routing::ExpertSets& sets, const PlacementOptions& options, double load_limit,
-             const Effort& effort)
-      : sets_(sets), options_(options), load_limit_(load_limit), effort_(effort) {}
+             double max_share, const Effort& effort)
+      : sets_(sets),
+        options_(options),
+        load_limit_(load_limit),
+        max_share_(max_share),
+        effort_(effort) {}
 
   LayerPlacement run() {
     place_needed_copies();
@@ -161,8 +166,7 @@ class CopySearch {
       for (std::size_t e = 1; e < loads.size(); ++e) {
         hottest = share(e) > share(hottest) ? e : hottest;
       }
-      // A copy that fills a device leaves no room for the others that must lie there.
-      if (share(hottest) <= 0.9 * load_limit_ ||
+      if (share(hottest) <= max_share_ * load_limit_ ||
           slots_of[hottest].size() == static_cast<std::size_t>(options_.num_devices)) {
         break;
       }
@@ -265,6 +269,7 @@ class CopySearch {
   const routing::ExpertSets& sets_;
   const PlacementOptions& options_;
   double load_limit_;
+  double max_share_;
   Effort effort_;
   Slots slots_;
 };
@@ -281,9 +286,12 @@ LayerPlacement place_with_copies(const routing::ExpertSets& sets, const Placemen
   const routing::ExpertSets& used = is_large ? sample : sets;
   const double limit = load_limit_of(sets, options);
   double reached = 0;
-  for (const double part : {1.0, 0.98, 0.95}) {  // stricter where serving brings back load
+  // A copy that fills a device leaves no room for the others that must lie there. Where serving
+  // brings back load, the limit is taken stricter and hot experts are spread wider.
+  constexpr std::pair<double, double> kAttempts[] = {{1.0, 0.9}, {0.98, 0.6}, {0.95, 0.35}};
+  for (const auto& [part, max_share] : kAttempts) {
     const double used_limit = std::isfinite(limit) ? part * load_limit_of(used, options) : limit;
-    LayerPlacement placement = CopySearch(used, options, used_limit, effort).run();
+    LayerPlacement placement = CopySearch(used, options, used_limit, max_share, effort).run();
     balance_prices(placement, used, kLastPriceRounds);
     const auto picks = count_devices(placement, sets).picks;
     const auto busiest = static_cast<double>(*std::ranges::max_element(picks));
