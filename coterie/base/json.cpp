@@ -171,6 +171,10 @@ void format_into(std::string& out, const Json& value, std::size_t indent) {
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& source) {
+  // The parser takes a zero byte for the end and would ignore what follows.
+  const auto zero = text.find('\0');
+  COTERIE_REQUIRE(zero == std::string_view::npos, source, ": malformed JSON: a zero byte at byte ",
+                  zero);
   DocumentBuilder builder(text, source);
   Json::sax_parse(text, &builder);
   return builder.take();

@@ -37,6 +37,12 @@ TEST(Json, RefusesRepeatedKeysTrailingCommasAndOverflow) {
   message_of([] { parse_json("", "f"); });
 }
 
+TEST(Json, AZeroByteIsNoEnd) {
+  using std::string_view_literals::operator""sv;
+  EXPECT_THROW(parse_json("{\"a\": 1}\0"sv, "x.json"), Error);
+  EXPECT_THROW(parse_json("{\"a\": 1}\0{\"b\": 2}"sv, "x.json"), Error);
+}
+
 TEST(Json, DepthIsBoundedAndManyKeysAreQuick) {
   message_of([] { parse_json(std::string(100'000, '['), "f"); });
   EXPECT_NO_THROW(parse_json(std::string(150, '[') + std::string(150, ']'), "f"));
