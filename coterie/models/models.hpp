@@ -10,5 +10,6 @@
 #include "coterie/models/model_config.hpp"
 #include "coterie/models/model_placement.hpp"
 #include "coterie/models/permute.hpp"
+#include "coterie/models/record_trace.hpp"
 #include "coterie/models/safetensors_file.hpp"
 #include "coterie/models/tokenizer.hpp"
