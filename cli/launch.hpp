@@ -4,10 +4,12 @@
 #include <functional>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/console.hpp"
 #include "coterie/run/comm/comm.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace coterie::cli {
 
