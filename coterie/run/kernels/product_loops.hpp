@@ -155,23 +155,41 @@ COTERIE_INLINE void tile_direct(const typename Math::Element* a, const T* const*
                                 i64 part, const TileSums& to, i64 ahead) {
   typename Math::Isa::Vec sum[R][C];
   clear<typename Math::Isa>(sum);
-  constexpr i64 kPerLine = 64 / static_cast<i64>(sizeof(T) * Math::kStep);
+  constexpr i64 kLineSteps = 64 / static_cast<i64>(sizeof(T) * Math::kStep);
+  constexpr i64 kPerLine = kLineSteps > 1 ? kLineSteps : 1;  // steps in a cache line of weights
   const T* b[C];
 #pragma GCC unroll 8
   for (int j = 0; j < C; ++j) {
     b[j] = w[j];
   }
-  for (i64 s = 0; s < steps; ++s) {
-    if (ahead != 0 && (kPerLine <= 1 || s % kPerLine == 0)) {
+  const auto step = [&](i64 s) {
+    tile_step<Math>(
+        a + s * R * Math::kStep, [&](int j) { return Math::load(b[j] + s * Math::kStep); }, sum);
+  };
+  i64 s = 0;
+  if (ahead != 0) {
+    for (; s + kPerLine <= steps; s += kPerLine) {
 #pragma GCC unroll 8
       for (int j = 0; j < C; ++j) {
         __builtin_prefetch(reinterpret_cast<const char*>(b[j] + s * Math::kStep) + ahead, 0, 2);
       }
+#pragma GCC unroll 8
+      for (i64 u = 0; u < kPerLine; ++u) {
+        step(s + u);
+      }
     }
-    tile_step<Math>(
-        a, [&](int j) { return Math::load(b[j] + s * Math::kStep); }, sum);
-    a += R * Math::kStep;
+  } else {
+    for (; s + 4 <= steps; s += 4) {
+#pragma GCC unroll 4
+      for (i64 u = 0; u < 4; ++u) {
+        step(s + u);
+      }
+    }
   }
+  for (; s < steps; ++s) {
+    step(s);
+  }
+  a += steps * R * Math::kStep;
   if (part > 0) {
     tile_step<Math>(
         a, [&](int j) { return load_part<Math>(b[j] + steps * Math::kStep, part); }, sum);
