@@ -10,6 +10,7 @@
 #include "coterie/run/kernels/bfloat16.hpp"
 #include "coterie/run/kernels/experts.hpp"
 #include "coterie/run/kernels/gate.hpp"
+#include "coterie/run/kernels/kernels_cuda.hpp"
 #include "coterie/run/kernels/linear.hpp"
 #include "coterie/run/kernels/rows.hpp"
 #include "coterie/run/kernels/tensor_view.hpp"

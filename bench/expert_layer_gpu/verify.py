@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proves the GPU kernels right before anything is timed.
+
+  python3 verify.py LIBRARY [--cluster 1|2] [--only NAME] [--repeats N]
+
+Every output is poisoned with NaN first. Products are held against fp32 sums (whole tensor within 6e-3,
+worst row within 2e-2), small integers bit for bit.
+"""
+import argparse
+import sys
+
+import torch
+import torch.nn.functional as F
+
+from ours import DEVICE, Layer, Library
+
+BF16 = torch.bfloat16
+
+
+def fail_unless(condition, *what):
+    if not condition:
+        raise AssertionError(" ".join(str(w) for w in what))
+
+
+def compare(got, want, what):
+    got, want = got.float(), want.float()
+    fail_unless(bool(torch.isfinite(got).all()), what, "not finite:", int((~torch.isfinite(got)).sum()), "elements of",
+                got.numel(), "first", (~torch.isfinite(got)).nonzero()[:3].tolist())
+    if want.numel() == 0:
+        return 0.0
+    whole = float((got - want).norm() / want.norm().clamp_min(1e-30))
+    rows = (got - want).norm(dim=1) / want.norm(dim=1).clamp_min(1e-6 * float(want.norm()))
+    fail_unless(whole <= 6e-3 and float(rows.max()) <= 2e-2, what, f"error {whole:.2e}, worst row {float(rows.max()):.2e}",
+                "row", int(rows.argmax()), "bad rows", int((rows > 2e-2).sum()), "of", rows.numel())
+    return whole
+
+
+def make_routing(tokens, experts, top_k, seed, absent=0.0, only=None):
+    generator = torch.Generator(device=DEVICE).manual_seed(seed)
+    ids = torch.rand(tokens, experts, device=DEVICE, generator=generator).topk(top_k, -1).indices.to(torch.int32)
+    if only is not None:
+        ids = ids.fill_(-1)
+        ids[:, 0] = only
+    if absent:
+        ids[torch.rand(ids.shape, device=DEVICE, generator=generator) < absent] = -1
+    weights = torch.softmax(torch.randn(tokens, top_k, device=DEVICE, generator=generator), -1)
+    return ids.contiguous(), weights.contiguous()
+
+
+def poisoned(*shape, dtype=BF16):
+    return torch.full(shape, float("nan"), device=DEVICE, dtype=dtype)
+
+
+class Lists:
+    def __init__(self, library, sizes, ids, faults=None):
+        pairs = ids.numel()
+        self.offsets = torch.full((sizes.num_experts + 1,), -7, device=DEVICE, dtype=torch.int32)
+        self.row_token = torch.full((max(pairs, 1),), -7, device=DEVICE, dtype=torch.int32)
+        self.pos_of = torch.full(ids.shape, -7, device=DEVICE, dtype=torch.int32)
+        memory = torch.empty(128 * sizes.num_experts * 4, device=DEVICE, dtype=torch.uint8)
+        library.reindex(sizes, ids, self.offsets, self.row_token, self.pos_of, memory, faults)
+
+
+def wanted_lists(ids, experts):
+    """Stable sort by torch, on the host."""
+    flat = ids.flatten().cpu().long()
+    live = (flat >= 0).nonzero().flatten()
+    order = live[torch.sort(flat[live], stable=True).indices]
+    offsets = torch.zeros(experts + 1, dtype=torch.int32)
+    offsets[1:] = torch.bincount(flat[live], minlength=experts).cumsum(0)
+    pos = torch.full((flat.numel(),), -1, dtype=torch.int32)
+    pos[order] = torch.arange(order.numel(), dtype=torch.int32)
+    return offsets, (order // ids.shape[1]).to(torch.int32), pos.view(ids.shape)
+
+
+def test_reindex(library, cluster):
+    for tokens, experts, top_k in ((0, 8, 2), (1, 64, 8), (77, 3, 2), (1000, 64, 8), (5000, 1024, 16), (16384, 128, 8), (70000, 64, 8)):
+        sizes = library.sizes(tokens, 64, 64, experts, top_k)
+        ids, _ = make_routing(tokens, experts, top_k, 1, absent=0.1)
+        lists = Lists(library, sizes, ids)
+        offsets, row_token, pos = wanted_lists(ids, experts)
+        fail_unless(torch.equal(lists.offsets.cpu(), offsets), "offsets", tokens, experts, top_k)
+        fail_unless(torch.equal(lists.pos_of.cpu(), pos), "pos_of", tokens, experts, top_k)
+        fail_unless(torch.equal(lists.row_token.cpu()[: row_token.numel()], row_token), "row_token", tokens, experts)
+
+
+def test_faults(library, cluster):
+    sizes = library.sizes(100, 64, 64, 16, 4)
+    ids, _ = make_routing(100, 16, 4, 2)
+    clean = ids.clone()
+    faults = library.faults(sizes)
+    Lists(library, sizes, ids, faults)
+    library.check_faults(sizes, faults, ids)
+    ids[40, 2], ids[70, 1], ids[50, 3] = 16, -2, ids[50, 0]
+    lists = Lists(library, sizes, ids, faults)
+    clean[40, 2], clean[70, 1], clean[50, 3] = -1, -1, -1
+    fail_unless(torch.equal(lists.pos_of.cpu(), wanted_lists(clean, 16)[2]), "bad ids are not contained")
+    try:
+        library.check_faults(sizes, faults, ids)
+    except RuntimeError as error:
+        fail_unless("3 expert ids" in str(error) and "token 40, slot 2: 16" in str(error), error)
+    else:
+        raise AssertionError("bad ids went unnoticed")
+
+
+def test_gate(library, cluster):
+    for tokens, experts, top_k in ((1, 8, 2), (300, 64, 8), (257, 128, 8), (100, 200, 6), (65, 1024, 16), (33, 5, 5)):
+        for sigmoid in (0, 1):
+            for renormalise in (0, 1):
+                sizes = library.sizes(tokens, 64, 64, experts, top_k)
+                logits = torch.randn(tokens, experts, device=DEVICE)
+                logits = torch.where(torch.rand_like(logits) < 0.3, (logits * 4).round() / 4, logits)  # ties
+                bad = torch.zeros(tokens, dtype=torch.bool, device=DEVICE)
+                if tokens > 60:
+                    logits[13, 3], logits[57, 4] = float("nan"), float("inf")
+                    logits[31] = float("-inf")
+                    logits[32, 1:] = float("-inf")
+                    bad[[13, 31, 57]] = True
+                ids = torch.full((tokens, top_k), -7, device=DEVICE, dtype=torch.int32)
+                weights = poisoned(tokens, top_k, dtype=torch.float32)
+                faults = library.faults(sizes)
+                library.topk_gate(sizes, logits, sigmoid, renormalise, ids, weights, faults)
+                want = torch.sort(logits.cpu(), dim=1, descending=True, stable=True).indices[:, :top_k].to(torch.int32)
+                want[bad.cpu()] = -1
+                fail_unless(torch.equal(ids.cpu(), want), "gate ids", tokens, experts, top_k)
+                score = torch.sigmoid(logits.double()) if sigmoid else torch.softmax(logits.double(), -1)
+                picked = score.gather(1, ids.clamp_min(0).long())
+                picked = picked / picked.sum(1, keepdim=True) if renormalise else picked
+                picked[bad] = 0
+                fail_unless(float((weights - picked).abs().max()) <= 2e-6, "gate weights", tokens, experts, sigmoid, renormalise,
+                            float((weights - picked).abs().max()))
+                try:
+                    library.check_faults(sizes, faults, None)
+                    fail_unless(not bool(bad.any()), "bad logits went unnoticed")
+                except RuntimeError as error:
+                    fail_unless("3 tokens" in str(error) and "token 13" in str(error), error)
+
+
+def test_rows(library, cluster):
+    for tokens, hidden, top_k in ((50, 2048, 8), (7, 72, 2), (33, 4096, 6), (9, 2048, 16)):
+        sizes = library.sizes(tokens, hidden, 64, 32, top_k)
+        ids, weights = make_routing(tokens, 32, top_k, 4, absent=0.2)
+        lists = Lists(library, sizes, ids)
+        rows = torch.randn(tokens * top_k, hidden, device=DEVICE).to(BF16)
+        y = poisoned(tokens, hidden, dtype=torch.float32)
+        library.merge_rows(sizes, rows, lists.pos_of, weights, y, 1)
+        order = torch.where(lists.pos_of < 0, 1 << 30, lists.pos_of).sort(1).indices
+        want = torch.zeros(tokens, hidden, device=DEVICE)
+        for j in range(top_k):  # each term rounded, then added
+            at = order[:, j:j + 1]
+            row, weight = lists.pos_of.gather(1, at), weights.gather(1, at)
+            term = weight * rows[row.clamp_min(0).flatten().long()].float()
+            want = torch.where(row < 0, want, want + term)
+        fail_unless(torch.equal(y, want), "merge", tokens, hidden, top_k)
+        half = poisoned(tokens, hidden)
+        library.merge_rows(sizes, rows, lists.pos_of, weights, half, 0)
+        fail_unless(torch.equal(half, want.to(BF16)), "merge to bf16", tokens, hidden, top_k)
+        index = torch.randint(-1, tokens, (99,), device=DEVICE, dtype=torch.int32)
+        to = poisoned(99, hidden)
+        library.gather_rows(sizes, rows, index, 99, to)
+        fail_unless(torch.equal(to, torch.where(index[:, None] < 0, 0, rows[index.clamp_min(0).long()])), "gather")
+
+
+def make_weights(experts, hidden, intermediate, integers=False):
+    if integers:
+        return (torch.randint(-2, 3, (experts, 2 * intermediate, hidden), device=DEVICE).to(BF16),
+                torch.randint(-2, 3, (experts, hidden, intermediate), device=DEVICE).to(BF16))
+    return (torch.randn(experts, 2 * intermediate, hidden, device=DEVICE).mul_(0.02).to(BF16),
+            torch.randn(experts, hidden, intermediate, device=DEVICE).mul_(0.02).to(BF16))
+
+
+def products(library, sizes, x, ids, gate_up, down):
+    lists = Lists(library, sizes, ids)
+    inner = poisoned(ids.numel(), sizes.intermediate)
+    rows = poisoned(ids.numel(), sizes.hidden)
+    library.grouped_up(sizes, x, lists.row_token, lists.offsets, gate_up, inner)
+    library.grouped_down(sizes, inner, lists.offsets, down, rows)
+    return lists, inner, rows
+
+
+CASES = (  # tokens, hidden, intermediate, experts, top_k, share of absent pairs, the only expert
+    (1, 64, 64, 2, 1, 0, None), (128, 128, 128, 1, 1, 0, None), (300, 256, 192, 7, 3, 0.1, None),
+    (200, 520, 136, 5, 2, 0, None), (333, 72, 1000, 3, 2, 0, None), (500, 512, 768, 16, 4, 0, 5),
+    (64, 2048, 1024, 64, 8, 0, None), (1000, 2048, 768, 128, 8, 0.05, None), (2100, 1024, 1408, 8, 2, 0, None),
+    (0, 64, 64, 4, 2, 0, None), (50, 256, 256, 9, 4, 1.0, None),
+)
+
+
+def test_products(library, cluster):
+    for tokens, hidden, intermediate, experts, top_k, absent, only in CASES:
+        what = f"T={tokens} H={hidden} I={intermediate} E={experts} k={top_k}"
+        sizes = library.sizes(tokens, hidden, intermediate, experts, top_k, cluster)
+        ids, weights = make_routing(tokens, experts, top_k, 3, absent, only)
+        x = torch.randn(tokens, hidden, device=DEVICE).to(BF16)
+        gate_up, down = make_weights(experts, hidden, intermediate)
+        lists, inner, rows = products(library, sizes, x, ids, gate_up, down)
+        torch.cuda.synchronize()
+        fail_unless(not library.gave_up(), what, "a kernel waited in vain")
+        limits = lists.offsets.tolist()
+        live = limits[-1]
+        want_inner, want_rows = torch.zeros(live, intermediate, device=DEVICE), torch.zeros(live, hidden, device=DEVICE)
+        for e in range(experts):
+            part = slice(limits[e], limits[e + 1])
+            gate, up = (x[lists.row_token[part].long()].float() @ gate_up[e].float().t()).chunk(2, -1)
+            want_inner[part] = F.silu(gate) * up
+            want_rows[part] = inner[part].float() @ down[e].float().t()
+        errors = compare(inner[:live], want_inner, what + " up"), compare(rows[:live], want_rows, what + " down")
+        fail_unless(bool(inner[live:].isnan().all()) and bool(rows[live:].isnan().all()), what, "wrote past the live rows")
+        layer = Layer(library, gate_up, down, top_k, tokens, cluster)
+        layer.memory.fill_(0xFF)
+        y = layer(x, ids, weights, out=poisoned(tokens, hidden))
+        merged = poisoned(tokens, hidden)
+        library.merge_rows(sizes, rows, lists.pos_of, weights, merged, 0)
+        fail_unless(torch.equal(y, merged), what, "the layer differs from its parts")
+        print(f"  {what}: up {errors[0]:.1e} down {errors[1]:.1e}", flush=True)
+
+
+def test_integers(library, cluster):
+    """Sums of small integers are exact, so the down-projection must agree to the last bit."""
+    sizes = library.sizes(700, 512, 384, 6, 2, cluster)
+    ids, _ = make_routing(700, 6, 2, 8)
+    _, down = make_weights(6, 512, 384, integers=True)
+    lists = Lists(library, sizes, ids)
+    inner = torch.randint(-4, 5, (1400, 384), device=DEVICE).to(BF16)
+    rows = poisoned(1400, 512)
+    library.grouped_down(sizes, inner, lists.offsets, down, rows)
+    limits = lists.offsets.tolist()
+    for e in range(6):
+        part = slice(limits[e], limits[e + 1])
+        want = (inner[part].double() @ down[e].double().t()).to(BF16)
+        fail_unless(torch.equal(rows[part], want), "integers of expert", e)
+
+
+def test_batch_invariance(library, cluster, repeats=30):
+    """A token's bits do not depend on the others, nor on the run."""
+    tokens, hidden, intermediate, experts, top_k = 1500, 2048, 1024, 16, 4
+    gate_up, down = make_weights(experts, hidden, intermediate)
+    ids, weights = make_routing(tokens, experts, top_k, 6)
+    x = torch.randn(tokens, hidden, device=DEVICE).to(BF16)
+    whole = Layer(library, gate_up, down, top_k, tokens, cluster)
+    first = whole(x, ids, weights)
+    for _ in range(repeats):
+        whole.memory.fill_(0xFF)
+        fail_unless(torch.equal(whole(x, ids, weights, out=poisoned(tokens, hidden)), first), "another run gave other bits")
+    for count in (1, 17, 200):
+        part = Layer(library, gate_up, down, top_k, count, cluster)
+        y = part(x[:count].contiguous(), ids[:count].contiguous(), weights[:count].contiguous())
+        fail_unless(torch.equal(y, first[:count]), "a batch of", count, "gave other bits")
+
+
+TESTS = {name[5:]: value for name, value in list(globals().items()) if name.startswith("test_")}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library")
+    parser.add_argument("--cluster", type=int, default=0)
+    parser.add_argument("--only", choices=TESTS, action="append")
+    arguments = parser.parse_args()
+    library = Library(arguments.library)
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    bad = 0
+    for name in arguments.only or TESTS:
+        try:
+            TESTS[name](library, arguments.cluster)
+            torch.cuda.synchronize()
+            fail_unless(not library.gave_up(), "a kernel waited in vain")
+            print("pass", name, flush=True)
+        except (AssertionError, RuntimeError) as error:
+            bad += 1
+            print("FAIL", name, str(error)[:400], flush=True)
+    sys.exit(bad != 0)
+
+
+if __name__ == "__main__":
+    main()

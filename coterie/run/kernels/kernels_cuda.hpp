@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "coterie/run/kernels/tensor_view.hpp"
+
+struct CUstream_st;
+
+/// The operations of one MoE layer on a GPU. Part of the room's door; no CUDA header is needed to
+/// include it. Without a CUDA compiler, `is_built()` is false and every operation throws
+/// kUnsupported.
+///
+/// All pointers are device memory unless said otherwise. Every operation only queues work on
+/// `stream`: none waits for the GPU, none allocates, so all can be captured in a CUDA graph. What
+/// depends on routing (live rows, experts' segments) is read on the device. Results are
+/// deterministic: no floating-point atomics, one order of summation along K whatever the batch.
+/// Errors: kBadInput naming argument and value; kInternal naming the call that CUDA refused.
+namespace coterie::kernels::cuda {
+
+using Stream = CUstream_st*;
+
+/// Whether this build has CUDA kernels.
+bool is_built() noexcept;
+
+/// What kernels found wrong with data, in device memory. Offenders cost nothing and add zero.
+struct Faults {
+  std::uint32_t num_bad_tokens = 0;             ///< tokens with NaN or +inf logits, or only -inf
+  std::uint32_t num_bad_ids = 0;                ///< ids outside [-1, E), or twice in a row
+  std::int64_t first_bad_token = 0x7FFFFFFFFF;  ///< lowest of them
+  std::int64_t first_bad_id = 0x7FFFFFFFFF;     ///< token * 256 + slot of the lowest
+  std::int32_t watchdog = 0;                    ///< a kernel gave up waiting (debug builds)
+};
+
+/// Writes an empty record.
+void reset_faults(Faults* faults, Stream stream);
+
+/// Waits for the stream and throws kBadInput if anything was found; `where` begins the message.
+/// `ids` [T, top_k] (may be null) is where the offending value is read from.
+void check_faults(const Faults* faults, const std::int32_t* ids, int top_k,
+                  const std::string& where, Stream stream);
+
+/// How scores of experts become weights.
+enum class Scores : std::uint8_t {
+  kSoftmax,  ///< softmax over all experts
+  kSigmoid,  ///< each expert on its own
+};
+
+/// Top-k of router logits, ties to the lowest id. Twin of kernels::topk_gate.
+struct TopkGate {
+  const float* logits = nullptr;  ///< [T, E]
+  std::int64_t num_tokens = 0;
+  std::int64_t logits_stride = 0;  ///< elements between rows
+  int num_experts = 0;             ///< up to 1024
+  int top_k = 1;                   ///< up to 16
+  Scores scores = Scores::kSoftmax;
+  bool renormalise = false;
+  std::int32_t* ids = nullptr;  ///< out [T, k], by descending logit; -1 throughout a bad token
+  float* weights = nullptr;     ///< out [T, k], 0 where the id is -1
+  Faults* faults = nullptr;     ///< may be null
+};
+void topk_gate(const TopkGate& task, Stream stream);
+
+/// (token, expert) pairs sorted by expert, within an expert by token: where each pair stands, and
+/// which token stands where.
+struct ReindexLists {
+  std::int32_t* expert_offsets = nullptr;  ///< out [E + 1]: rows of expert e
+  std::int32_t* row_token = nullptr;       ///< out [R], R = offsets[E] <= T k: token of each row
+  std::int32_t* pos_of = nullptr;          ///< out [T, k]: row of each pair, -1 if it has none
+};
+/// Bytes that build_reindex needs.
+std::size_t reindex_workspace_bytes(std::int64_t num_tokens, int top_k, int num_experts);
+/// Stable counting sort of ids [T, k] in [-1, num_experts) on the device. T * k < 2^31.
+struct Reindex {
+  const std::int32_t* ids = nullptr;
+  std::int64_t num_tokens = 0;
+  int top_k = 1;        ///< up to 16
+  int num_experts = 0;  ///< up to 1024
+  ReindexLists lists;
+  void* workspace = nullptr;
+  Faults* faults = nullptr;  ///< may be null
+};
+void build_reindex(const Reindex& task, Stream stream);
+
+/// to[i] = from[index[i]] for i < num_rows; -1 gives zeros. Rows of `row_bytes` (multiple of 16).
+struct GatherRows {
+  const void* from = nullptr;
+  std::int64_t from_stride_bytes = 0;
+  const std::int32_t* index = nullptr;
+  std::int64_t num_rows = 0;
+  void* to = nullptr;
+  std::int64_t to_stride_bytes = 0;
+  std::int64_t row_bytes = 0;
+};
+void gather_rows(const GatherRows& task, Stream stream);
+
+/// to[t] = sum over j of weights[t, j] * from[pos_of[t, j]] in fp32, from zero, in ascending row
+/// number (that is, ascending expert), each term rounded before it is added: the bits of
+/// kernels::merge_rows. -1 is skipped. from and to are bf16 or fp32.
+struct MergeRows {
+  ConstMatrixView from;
+  const std::int32_t* pos_of = nullptr;  ///< [T, k]
+  const float* weights = nullptr;        ///< [T, k]; null: all 1
+  int top_k = 1;                         ///< up to 16
+  MatrixView to;
+};
+void merge_rows(const MergeRows& task, Stream stream);
+
+/// One weight matrix an expert, contiguous [E, rows, columns], as checkpoints hold them. `scale`
+/// is for block-scaled types to come and must be null today.
+struct ExpertWeights {
+  const void* data = nullptr;
+  std::int64_t num_experts = 0;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  DType type = DType::kBfloat16;
+  const float* scale = nullptr;
+};
+
+/// How a grouped product runs. Results do not depend on it.
+struct ProductOptions {
+  int cluster = 0;               ///< blocks that share weights: 1 or 2; 0 chooses
+  unsigned* watchdog = nullptr;  ///< for builds with COTERIE_CUDA_WATCHDOG
+};
+
+/// hidden[r] = silu(gate x[row_token[r]]) * (up x[row_token[r]]) for the rows of each expert.
+struct GroupedUp {
+  ConstMatrixView x;                             ///< [T, H] bf16
+  const std::int32_t* row_token = nullptr;       ///< [R]
+  const std::int32_t* expert_offsets = nullptr;  ///< [E + 1]
+  ExpertWeights gate_up;                         ///< [E, 2I, H]: gate rows, then up rows
+  MatrixView hidden;                             ///< out [at least R, I] bf16
+};
+void grouped_up(const GroupedUp& task, const ProductOptions& options, Stream stream);
+
+/// rows[r] = down_e hidden[r] for the rows of each expert.
+struct GroupedDown {
+  ConstMatrixView hidden;                        ///< [at least R, I] bf16
+  const std::int32_t* expert_offsets = nullptr;  ///< [E + 1]
+  ExpertWeights down;                            ///< [E, H, I]
+  MatrixView rows;                               ///< out [at least R, H] bf16
+};
+void grouped_down(const GroupedDown& task, const ProductOptions& options, Stream stream);
+
+/// The whole expert layer: token rows, ids and weights to merged rows.
+struct ExpertLayer {
+  ConstMatrixView x;                  ///< [T, H] bf16
+  const std::int32_t* ids = nullptr;  ///< [T, k] in [-1, E)
+  const float* weights = nullptr;     ///< [T, k]
+  int top_k = 1;
+  ExpertWeights gate_up;  ///< [E, 2I, H]
+  ExpertWeights down;     ///< [E, H, I]
+  MatrixView y;           ///< out [T, H] bf16 or fp32
+  void* workspace = nullptr;
+  std::size_t workspace_bytes = 0;
+  Faults* faults = nullptr;  ///< may be null
+};
+/// Bytes that expert_layer needs.
+std::size_t expert_layer_workspace_bytes(std::int64_t num_tokens, int top_k, int num_experts,
+                                         std::int64_t hidden, std::int64_t intermediate);
+void expert_layer(const ExpertLayer& task, const ProductOptions& options, Stream stream);
+
+}  // namespace coterie::kernels::cuda

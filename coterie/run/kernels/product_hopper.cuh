@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "coterie/run/kernels/tile_walk.cuh"
+#include "coterie/run/kernels/tma.cuh"
+#include "coterie/run/kernels/wgmma.cuh"
+
+/// Private to the room: the grouped product on Hopper.
+///
+/// A persistent block of three warpgroups. The producer keeps a ring of stages full: 64 columns of
+/// 128 input rows, gathered by 16-byte copies (or by TMA where rows lie in order), and of 256
+/// weight rows by TMA. Two consumers multiply 64 rows each with all 256 weight rows. Gated, the 256
+/// rows are 128 gate rows and the 128 up rows that belong to them, so that the activation happens
+/// in registers and no second copy of the weights exists.
+///
+/// Sums run along K in one order whatever the tile, so a row's bits depend on that row and the
+/// weights alone.
+namespace coterie::kernels::cuda {
+
+constexpr int kDepthStep = 64;
+constexpr int kInputBytes = kTileRows * kDepthStep * 2;
+constexpr int kWeightHalfBytes = 128 * kDepthStep * 2;
+constexpr int kStageBytes = kInputBytes + 2 * kWeightHalfBytes;
+constexpr int kProductThreads = 384;
+
+/// What the kernel is told.
+struct ProductArguments {
+  const __nv_bfloat16* x;
+  std::int64_t x_stride;
+  const std::int32_t* row_of;
+  const std::int32_t* offsets;
+  int num_experts;
+  int depth;
+  int columns;
+  __nv_bfloat16* y;
+  std::int64_t y_stride;
+  Watchdog watchdog;
+};
+
+/// Compile-time choices. kPassColumns: columns that the epilogue stages at a time.
+template <bool kGather_, bool kGated_, int kCluster_, int kStages_, int kPassColumns_>
+struct ProductShape {
+  static constexpr bool kGather = kGather_;
+  static constexpr bool kGated = kGated_;
+  static constexpr int kCluster = kCluster_;
+  static constexpr int kStages = kStages_;
+  static constexpr int kPassColumns = kPassColumns_;
+  static constexpr int kTileColumns = kGated ? 128 : 256;
+  static constexpr int kPitch = kPassColumns * 2 + 16;  // bytes; rows start in different banks
+  static constexpr int kStagingOffset = kStages * kStageBytes;
+  static constexpr int kBarrierOffset = kStagingOffset + kTileRows * kPitch;
+  static constexpr int kSharedBytes = kBarrierOffset + 2 * 8 * kStages;
+  static_assert(kSharedBytes <= 232448, "more shared memory than a block can have");
+};
+
+/// The ring: which stage is next, and in which round.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  std::uint32_t phase = 0;
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1U;
+    }
+  }
+};
+
+/// Loads the weights of one stage; one thread.
+template <typename Shape>
+__device__ inline void load_weights(const CUtensorMap& map, const Tile& tile, int k,
+                                    std::uint32_t to, std::uint32_t full, int rank) {
+  const int row = tile.block * Shape::kTileColumns;
+  if (Shape::kCluster > 1 && tile.shared) {
+    load_box_to_all(to + rank * kWeightHalfBytes, &map, full, (1U << Shape::kCluster) - 1U, k,
+                    Shape::kGated ? row : row + 128 * rank, Shape::kGated ? rank : 0, tile.expert);
+    return;
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    load_box(to + half * kWeightHalfBytes, &map, full, k, Shape::kGated ? row : row + 128 * half,
+             Shape::kGated ? half : 0, tile.expert);
+  }
+}
+
+template <typename Shape>
+__device__ inline void produce(const CUtensorMap& x_map, const CUtensorMap& w_map,
+                               const ProductArguments& task, std::uint32_t shared, int rank) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::uint32_t full = shared + Shape::kBarrierOffset;
+  const std::uint32_t empty = full + 8 * Shape::kStages;
+  const int first_row = thread / 8;  // this thread copies rows first_row + 16 i
+  const int chunk = thread % 8;
+  const std::uint32_t offset = first_row * 128 + ((chunk ^ (first_row & 7)) << 4);
+  TileWalk<Shape::kCluster> walk(task.offsets, task.num_experts,
+                                 (task.columns + Shape::kTileColumns - 1) / Shape::kTileColumns);
+  Ring<Shape::kStages> ring;
+  Tile tile;
+  const int step = static_cast<int>(gridDim.x) / Shape::kCluster;
+  for (int unit = static_cast<int>(blockIdx.x) / Shape::kCluster; walk.find(unit, rank, tile);
+       unit += step) {
+    const __nv_bfloat16* source[8];
+    if constexpr (Shape::kGather) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int row = first_row + 16 * i;
+        const std::int64_t from = row < tile.num_rows ? task.row_of[tile.row + row] : 0;
+        source[i] = task.x + from * task.x_stride + chunk * 8;
+      }
+    }
+    for (int k = 0; k < task.depth; k += kDepthStep) {
+      const std::uint32_t stage = shared + ring.stage * kStageBytes;
+      const std::uint32_t stage_full = full + 8 * ring.stage;
+      barrier_wait(empty + 8 * ring.stage, ring.phase ^ 1U, task.watchdog);
+      if (thread == 0) {
+        barrier_expect(stage_full, Shape::kGather ? 2 * kWeightHalfBytes : kStageBytes);
+        load_weights<Shape>(w_map, tile, k, stage + kInputBytes, stage_full, rank);
+        if constexpr (!Shape::kGather) {
+          load_box(stage, &x_map, stage_full, k, tile.row);
+        }
+      }
+      if constexpr (Shape::kGather) {
+        const bool inside = k + chunk * 8 < task.depth;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const bool valid = inside && first_row + 16 * i < tile.num_rows;
+          copy_16(stage + offset + i * 16 * 128, valid ? source[i] + k : task.x, valid);
+        }
+        arrive_when_copied(stage_full);
+      }
+      ring.advance();
+    }
+  }
+}
+
+__device__ inline float silu(float v) {
+  return __fdividef(v, 1.0F + __expf(-v));
+}
+
+__device__ inline std::uint32_t pack(float low, float high) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&both);
+}
+
+/// Rounds a warp's 16 rows and sends them out; the copy engine finishes on its own.
+template <typename Shape>
+__device__ inline void store_rows(float (&d)[128], const Tile& tile, int first_row,
+                                  std::uint32_t staging, const ProductArguments& task) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::uint32_t address =
+      staging + ((lane / 8 & 1) * 8 + lane % 8) * Shape::kPitch + (lane / 16) * 16;
+  if constexpr (Shape::kGated) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) {
+      d[i] = silu(d[i]) * d[64 + i];
+    }
+  }
+#pragma unroll
+  for (int pass = 0; pass < Shape::kTileColumns / Shape::kPassColumns; ++pass) {
+    wait_stores_read();
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < Shape::kPassColumns / 8; j += 2) {
+      const int i = pass * Shape::kPassColumns / 2 + 4 * j;
+      store_matrices(address + j * 16, pack(d[i], d[i + 1]), pack(d[i + 2], d[i + 3]),
+                     pack(d[i + 4], d[i + 5]), pack(d[i + 6], d[i + 7]));
+    }
+    fence_to_async();
+    __syncwarp();
+    const int column = tile.block * Shape::kTileColumns + pass * Shape::kPassColumns;
+    const int num_columns = min(Shape::kPassColumns, task.columns - column);
+    if (lane < 16 && first_row + lane < tile.num_rows && num_columns > 0 && !tile.idle) {
+      const std::int64_t row = tile.row + first_row + lane;
+      store_bytes(task.y + row * task.y_stride + column, staging + lane * Shape::kPitch,
+                  num_columns * 2);
+    }
+    commit_stores();
+  }
+}
+
+/// A consumer warp has read a stage: tells every producer that may write into it.
+template <typename Shape>
+__device__ inline void release(std::uint32_t empty) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  if constexpr (Shape::kCluster == 1) {
+    if (lane == 0) {
+      barrier_arrive(empty);
+    }
+  } else if (lane < Shape::kCluster) {
+    barrier_arrive_at(empty, lane);
+  }
+}
+
+template <typename Shape>
+__device__ inline void consume(const ProductArguments& task, std::uint32_t shared, int rank) {
+  const int warp = static_cast<int>(threadIdx.x) / 32 - 4;
+  const int group_rows = warp / 4 * 64;
+  const int first_row = warp * 16;
+  const std::uint32_t full = shared + Shape::kBarrierOffset;
+  const std::uint32_t empty = full + 8 * Shape::kStages;
+  const std::uint32_t staging = shared + Shape::kStagingOffset + first_row * Shape::kPitch;
+  TileWalk<Shape::kCluster> walk(task.offsets, task.num_experts,
+                                 (task.columns + Shape::kTileColumns - 1) / Shape::kTileColumns);
+  Ring<Shape::kStages> ring;
+  Tile tile;
+  const int step = static_cast<int>(gridDim.x) / Shape::kCluster;
+  float d[128];
+  for (int unit = static_cast<int>(blockIdx.x) / Shape::kCluster; walk.find(unit, rank, tile);
+       unit += step) {
+    if (group_rows >= tile.num_rows) {  // nothing of this tile is ours: hand the stages on
+      for (int k = 0; k < task.depth; k += kDepthStep) {
+        barrier_wait(full + 8 * ring.stage, ring.phase, task.watchdog);
+        release<Shape>(empty + 8 * ring.stage);
+        ring.advance();
+      }
+      continue;
+    }
+    int last_stage = -1;
+    for (int k = 0; k < task.depth; k += kDepthStep) {
+      const std::uint32_t stage = shared + ring.stage * kStageBytes;
+      barrier_wait(full + 8 * ring.stage, ring.phase, task.watchdog);
+      if constexpr (Shape::kGather) {
+        fence_to_async();
+      }
+      wgmma_fence();
+      const std::uint64_t a = tile_descriptor(stage + group_rows * 128);
+      const std::uint64_t b = tile_descriptor(stage + kInputBytes);
+#pragma unroll
+      for (int i = 0; i < kDepthStep / 16; ++i) {
+        wgmma_64x256x16(d, a + 2 * i, b + 2 * i, k > 0 || i > 0);
+      }
+      wgmma_commit();
+      if (last_stage >= 0) {
+        wgmma_wait<1>();
+        release<Shape>(empty + 8 * last_stage);
+      }
+      last_stage = ring.stage;
+      ring.advance();
+    }
+    wgmma_wait<0>();
+    release<Shape>(empty + 8 * last_stage);
+    store_rows<Shape>(d, tile, first_row, staging, task);
+  }
+  wait_stores();
+}
+
+template <typename Shape>
+__global__ void __launch_bounds__(kProductThreads, 1)
+    product_kernel(const __grid_constant__ CUtensorMap x_map,
+                   const __grid_constant__ CUtensorMap w_map, const ProductArguments task) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const std::uint32_t shared = shared_address(memory);
+  const std::uint32_t full = shared + Shape::kBarrierOffset;
+  const int rank = Shape::kCluster > 1 ? static_cast<int>(cluster_rank()) : 0;
+  if (threadIdx.x == 0) {
+    prefetch_map(&w_map);
+    if constexpr (!Shape::kGather) {
+      prefetch_map(&x_map);
+    }
+    for (int s = 0; s < Shape::kStages; ++s) {
+      barrier_init(full + 8 * s, Shape::kGather ? 129 : 1);
+      barrier_init(full + 8 * (Shape::kStages + s), 8 * Shape::kCluster);
+    }
+    fence_barrier_init();
+  }
+  if constexpr (Shape::kCluster > 1) {
+    cluster_sync();
+  } else {
+    __syncthreads();
+  }
+  if (threadIdx.x < 128) {
+    lower_registers<56>();
+    if (Shape::kGather || threadIdx.x == 0) {
+      produce<Shape>(x_map, w_map, task, shared, rank);
+    }
+    __syncwarp();
+  } else {
+    raise_registers<224>();
+    consume<Shape>(task, shared, rank);
+  }
+  if constexpr (Shape::kCluster > 1) {
+    cluster_sync();  // the other block may still signal to this one's barriers
+  }
+}
+
+}  // namespace coterie::kernels::cuda
