@@ -171,7 +171,9 @@ class Decoder::State {
       const auto index = static_cast<std::size_t>(s);
       if (offsets_[index] < offsets_[index + 1]) {
         const c10::InferenceMode no_gradients;
-        const OneAtenThread one;
+        if (at::get_num_threads() != 1) {
+          at::set_num_threads(1);  // a worker of the pool keeps it: restoring here would race
+        }
         body(index, execution);
       }
     };
