@@ -12,9 +12,11 @@
 namespace coterie::placement {
 namespace {
 
-constexpr std::size_t kElite = 3;        ///< points that are explored further and polished
-constexpr int kPolishPasses = 6;         ///< at most, on all sets
-constexpr std::int64_t kStepsItem = 24;  ///< swaps explored a start and item
+constexpr std::size_t kElite = 3;          ///< points that are explored further and polished
+constexpr int kPolishPasses = 6;           ///< at most, on all sets
+constexpr std::int64_t kStepsItem = 24;    ///< swaps explored a start and item
+constexpr std::size_t kFullSteps = 10000;  ///< sets up to which that holds; above, steps cost more
+constexpr std::size_t kManySets = 100000;  ///< above, only the best point is polished, and less
 
 /// Best first; equal scores: the lower index. Points met twice stand once.
 void keep_best(std::vector<Refined>& points, std::size_t count) {
@@ -25,7 +27,9 @@ void keep_best(std::vector<Refined>& points, std::size_t count) {
 }
 
 std::vector<Refined> explore_all(const SearchProblem& problem, const Effort& effort) {
-  const auto steps = kStepsItem * problem.sets->num_experts;
+  const auto num_sets = static_cast<std::int64_t>(std::max(kFullSteps, problem.sets->num_sets()));
+  const std::int64_t steps =
+      kStepsItem * problem.sets->num_experts * static_cast<std::int64_t>(kFullSteps) / num_sets;
   std::vector<Refined> points(static_cast<std::size_t>(effort.num_starts));
   for_each_index(points.size(), effort.num_threads, [&](std::size_t i) {
     Random random(effort.seed, effort.first_stream + i);
@@ -75,8 +79,10 @@ Refined search_from_starts(const SearchProblem& problem, const Effort& effort) {
   sampled.load_scale = problem.load_scale * static_cast<double>(sets.num_tokens()) /
                        static_cast<double>(problem.sets->num_tokens());
   std::vector<Refined> points = explore_all(sampled, effort);
+  const bool many = problem.sets->num_sets() > kManySets;
+  points.resize(many ? 1 : points.size());
   for_each_index(points.size(), effort.num_threads, [&](std::size_t i) {
-    points[i] = descend(problem, points[i].device_of, kPolishPasses);
+    points[i] = descend(problem, points[i].device_of, many ? 2 : kPolishPasses);
   });
   keep_best(points, 1);
   return points.front();
