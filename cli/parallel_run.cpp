@@ -165,7 +165,10 @@ class RankRun {
     if (placed) {
       options.placement = options_.placement;
     }
-    options.communicator = on_ranks ? &communicator_ : nullptr;
+    if (on_ranks) {
+      options.communicator = &communicator_;
+      options.exchange.form = options_.form;
+    }
     return options;
   }
 

@@ -12,6 +12,7 @@
 #include "coterie/models/models.hpp"
 #include "coterie/plan/placement/placement.hpp"
 #include "coterie/run/comm/comm.hpp"
+#include "coterie/run/exchange/exchange.hpp"
 
 namespace coterie::cli {
 
@@ -21,6 +22,9 @@ struct ParallelRunOptions {
   std::filesystem::path model;
   placement::Placement placement;
   kernels::DType weight_type = kernels::DType::kFloat32;
+  /// How rows travel between ranks. The one process that checks always uses per_device: the bits
+  /// are the same.
+  exchange::ExchangeForm form = exchange::ExchangeForm::kPerDevice;
   int num_threads = 1;
   std::int64_t batch = 8;  ///< sequences of all ranks together, a step
   bool check = true;       ///< compare with one process

@@ -32,6 +32,7 @@ struct RunFlags {
   LaunchFlags launch;
   std::string placement = "contiguous";
   std::string dtype = "fp32";
+  std::string form = "per_device";
   std::uint64_t seed = 0;
   std::int32_t num_redundant_experts = 0;
   std::int64_t batch = 8;
@@ -116,6 +117,7 @@ Json to_json(const ParallelRunResult& result, const RunFlags& flags,
   Json document = {{"model", flags.model},
                    {"placement", flags.placement},
                    {"dtype", flags.dtype},
+                   {"exchange", flags.form},
                    {"num_processes", result.num_ranks},
                    {"engine", result.engine},
                    {"num_sequences", result.num_sequences},
@@ -140,11 +142,12 @@ std::string format(const char* pattern, auto... values) {
 
 std::string to_text(const ParallelRunResult& result, const RunFlags& flags,
                     const std::vector<std::string>& failed) {
-  std::string text = format("%d processes (%s), placement %s, %s, %lld sequences, %lld tokens\n",
-                            result.num_ranks, result.engine.c_str(), flags.placement.c_str(),
-                            flags.dtype.c_str(), static_cast<long long>(result.num_sequences),
-                            static_cast<long long>(result.num_tokens));
-  text += format("  devices a token and layer (C_T)    %.4f\n", result.replicas_per_token);
+  std::string text =
+      format("%d processes (%s), placement %s, %s, rows %s, %lld sequences, %lld tokens\n",
+             result.num_ranks, result.engine.c_str(), flags.placement.c_str(), flags.dtype.c_str(),
+             flags.form.c_str(), static_cast<long long>(result.num_sequences),
+             static_cast<long long>(result.num_tokens));
+  text += format("  rows a token and layer (C_T)       %.4f\n", result.replicas_per_token);
   for (std::size_t p = 0; p < TrafficCheck::kNames.size(); ++p) {
     text += format("  %-9s bytes sent / predicted     %llu / %llu\n", TrafficCheck::kNames[p],
                    static_cast<unsigned long long>(result.traffic.sent[p]),
@@ -187,6 +190,7 @@ void run(RunFlags flags, Console& console) {
                   flags.launch.num_processes, " processes are asked for");
   options.weight_type =
       flags.dtype == "bf16" ? kernels::DType::kBfloat16 : kernels::DType::kFloat32;
+  options.form = exchange::exchange_form_of(flags.form);
   options.num_threads = threads_of_rank(flags.launch, comm::read_rank_environment());
   options.batch = flags.batch;
   options.check = flags.check;
@@ -235,6 +239,11 @@ void add_run(CLI::App& app, Console& console) {
       ->capture_default_str();
   command->add_option("--dtype", flags->dtype, "of the weights")
       ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+  command
+      ->add_option("--exchange", flags->form,
+                   "what one row is: a token for a device, or (classical) for an expert")
+      ->check(CLI::IsMember({"per_device", "per_expert"}))
       ->capture_default_str();
   command->add_flag("--check,!--no-check", flags->check, "compare with one process (default)");
   add_launch_flags(*command, flags->launch);
