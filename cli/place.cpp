@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/commands.hpp"
+#include "cli/load_cap_flag.hpp"
 #include "coterie/base/error.hpp"
 #include "coterie/base/file.hpp"
 #include "coterie/plan/placement/placement.hpp"
@@ -41,20 +42,7 @@ struct PlaceFlags {
 
 placement::PlacementOptions options_of(const PlaceFlags& flags) {
   placement::PlacementOptions options = flags.options;
-  if (flags.load_cap == "none") {
-    options.load_cap.reset();
-  } else {
-    std::size_t used = 0;
-    double cap = 0;
-    try {
-      cap = std::stod(flags.load_cap, &used);
-    } catch (const std::exception&) {
-      used = 0;
-    }
-    COTERIE_REQUIRE(used > 0 && used == flags.load_cap.size(), "--load-cap ", flags.load_cap,
-                    ": neither a number nor \"none\"");
-    options.load_cap = cap;
-  }
+  options.load_cap = parse_load_cap(flags.load_cap);
   options.objective = flags.objective == "bottleneck" ? placement::Objective::kBottleneck
                                                       : placement::Objective::kMean;
   options.num_threads =
