@@ -18,11 +18,12 @@ if(COTERIE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 
+# Warnings are errors with g++ only: other compilers warn of other things.
 # -Wno-restrict: g++ 12 warns falsely in std::string (GCC bug 105651).
 add_library(coterie_flags INTERFACE)
 target_compile_options(coterie_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wold-style-cast -Werror
-    -Wno-restrict -fno-math-errno -ffp-contract=off>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wold-style-cast
+    $<$<CXX_COMPILER_ID:GNU>:-Werror -Wno-restrict> -fno-math-errno -ffp-contract=off>)
 target_compile_definitions(coterie_flags INTERFACE $<$<BOOL:${COTERIE_AUDITS}>:COTERIE_AUDITS>)
 if(COTERIE_SANITIZER)
   add_compile_options(-fsanitize=${COTERIE_SANITIZER} -fno-omit-frame-pointer -g)
