@@ -146,6 +146,18 @@ def place(trace_maker, *more):
     return command
 
 
+def own_trace(folder, name, fingerprint, expert=0):
+    """A trace of one layer in our JSONL format."""
+    header = {"format": "coterie-trace", "version": 1, "model_type": "olmoe", "model_fingerprint": fingerprint,
+              "num_experts": 8, "top_k": 2, "layers": [1], "domains": ["code"], "has_weights": False,
+              "shared_tokens": True, "source": "made"}
+    row = {"sequence": 0, "position": 0, "domain": "code", "experts": [[expert, 3]]}
+    path = folder / name
+    path.write_text(json.dumps(header) + "\n" + json.dumps(row) + "\n" +
+                    '{"end_of_trace":1}\n')
+    return path
+
+
 def file_with(name, content):
     def make(folder):
         path = folder / name
@@ -249,9 +261,9 @@ TABLE = [
     ("JSONL line cut", place(file_with("t.jsonl", '{"topk_ids":[[[0,1]]]}\n{"topk_ids":[[[0,\n')), ["t.jsonl", "2"]),
     ("CSV of other columns", place(file_with("t.csv", "a,b\n1,2\n")), ["t.csv"]),
     ("parquet as trace", place(file_with("t.jsonl", b"PAR1\x15\x04\x15\xff\x80")), ["t.jsonl"]),
-    ("traces of two models", place(lambda f: [
-        file_with("a.jsonl", '{"topk_ids":[[[0,1]],[[2,3]]]}\n')(f),
-        file_with("b.jsonl", '{"topk_ids":[[[0,1],[1,2]],[[2,3],[0,1]]]}\n')(f)]), [".jsonl"]),
+    ("traces of two models", place(lambda f: [own_trace(f, "a.jsonl", "00aa"), own_trace(f, "b.jsonl", "00bb")]),
+     ["a.jsonl", "b.jsonl", "00aa", "00bb"]),
+    ("trace with an id out of range", place(lambda f: own_trace(f, "a.jsonl", "00aa", expert=8)), ["a.jsonl", "8"]),
     # placements
     ("more devices than experts", place(csv_in, "--devices", 9), ["9", "8"]),
     ("no devices", place(csv_in, "--devices", 0), ["devices"]),
@@ -286,7 +298,8 @@ def read_only_folder(folder):
 WRITERS = {
     "trace": lambda folder, out: ["trace", "--model", MODEL, "--text", text_in(folder, TEXT.encode() * 20), "--out",
                                   out / "trace.bin"],
-    "place": lambda folder, out: place(csv_in)(folder)[:-1] + [4, "--out", out / "placement.json"],
+    "place": lambda folder, out: ["place", "--trace", csv_in(folder), "--devices", 4, "--out",
+                                  out / "placement.json"],
     "permute": lambda folder, out: ["permute", "--model", MODEL, "--placement", whole_placement(folder), "--out",
                                     out / "permuted"],
 }
@@ -302,9 +315,9 @@ def whole_placement(folder):
 
 
 def no_large_files():
-    """Files end at 2 kB, as on a disk that is full."""
+    """Files end at 200 bytes, as on a disk that is full."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
 
 
 def has(command):
