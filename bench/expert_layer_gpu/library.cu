@@ -24,14 +24,6 @@ const char* guarded(const Call& call) {
   }
 }
 
-ConstMatrixView bf16_rows(const void* data, std::int64_t rows, std::int64_t columns) {
-  return {data, rows, columns, columns, DType::kBfloat16};
-}
-
-MatrixView rows_out(void* data, std::int64_t rows, std::int64_t columns, bool fp32) {
-  return {data, rows, columns, columns, fp32 ? DType::kFloat32 : DType::kBfloat16};
-}
-
 }  // namespace
 
 extern "C" {
@@ -43,7 +35,9 @@ struct Sizes {
   std::int64_t intermediate;
   std::int64_t num_experts;
   std::int64_t top_k;
-  std::int64_t cluster;
+  std::int64_t tiles;
+  std::int64_t path;
+  std::int64_t type;
   unsigned* watchdog;
   void* stream;
 };
@@ -52,8 +46,21 @@ static cuda::Stream stream_of(const Sizes* s) {
   return static_cast<cuda::Stream>(s->stream);
 }
 
+static DType type_of(const Sizes* s) {
+  return static_cast<DType>(s->type);
+}
+
+static MatrixView out_rows(const Sizes* s, void* data, std::int64_t rows, std::int64_t columns) {
+  return {data, rows, columns, columns, type_of(s)};
+}
+
+static ConstMatrixView rows_of(const Sizes* s, const void* data, std::int64_t rows,
+                               std::int64_t columns) {
+  return {data, rows, columns, columns, type_of(s)};
+}
+
 static cuda::ProductOptions options_of(const Sizes* s) {
-  return {static_cast<int>(s->cluster), s->watchdog};
+  return {static_cast<cuda::Path>(s->path), static_cast<cuda::Tiles>(s->tiles), s->watchdog};
 }
 
 std::int64_t workspace_bytes(const Sizes* s) {
@@ -67,13 +74,13 @@ const char* expert_layer(const Sizes* s, const void* x, const std::int32_t* ids,
                          void* workspace, std::int64_t bytes, void* faults) {
   return guarded([&] {
     cuda::ExpertLayer task;
-    task.x = bf16_rows(x, s->num_tokens, s->hidden);
+    task.x = rows_of(s, x, s->num_tokens, s->hidden);
     task.ids = ids;
     task.weights = weights;
     task.top_k = static_cast<int>(s->top_k);
-    task.gate_up = {gate_up, s->num_experts, 2 * s->intermediate, s->hidden};
-    task.down = {down, s->num_experts, s->hidden, s->intermediate};
-    task.y = rows_out(y, s->num_tokens, s->hidden, false);
+    task.gate_up = {gate_up, s->num_experts, 2 * s->intermediate, s->hidden, type_of(s)};
+    task.down = {down, s->num_experts, s->hidden, s->intermediate, type_of(s)};
+    task.y = out_rows(s, y, s->num_tokens, s->hidden);
     task.workspace = workspace;
     task.workspace_bytes = static_cast<std::size_t>(bytes);
     task.faults = static_cast<cuda::Faults*>(faults);
@@ -99,11 +106,11 @@ const char* grouped_up(const Sizes* s, const void* x, const std::int32_t* row_to
                        const std::int32_t* offsets, const void* gate_up, void* hidden) {
   return guarded([&] {
     const std::int64_t pairs = s->num_tokens * s->top_k;
-    cuda::grouped_up({bf16_rows(x, s->num_tokens, s->hidden),
+    cuda::grouped_up({rows_of(s, x, s->num_tokens, s->hidden),
                       row_token,
                       offsets,
-                      {gate_up, s->num_experts, 2 * s->intermediate, s->hidden},
-                      rows_out(hidden, pairs, s->intermediate, false)},
+                      {gate_up, s->num_experts, 2 * s->intermediate, s->hidden, type_of(s)},
+                      out_rows(s, hidden, pairs, s->intermediate)},
                      options_of(s), stream_of(s));
   });
 }
@@ -112,10 +119,10 @@ const char* grouped_down(const Sizes* s, const void* hidden, const std::int32_t*
                          const void* down, void* rows) {
   return guarded([&] {
     const std::int64_t pairs = s->num_tokens * s->top_k;
-    cuda::grouped_down({bf16_rows(hidden, pairs, s->intermediate),
+    cuda::grouped_down({rows_of(s, hidden, pairs, s->intermediate),
                         offsets,
-                        {down, s->num_experts, s->hidden, s->intermediate},
-                        rows_out(rows, pairs, s->hidden, false)},
+                        {down, s->num_experts, s->hidden, s->intermediate, type_of(s)},
+                        out_rows(s, rows, pairs, s->hidden)},
                        options_of(s), stream_of(s));
   });
 }
@@ -123,8 +130,10 @@ const char* grouped_down(const Sizes* s, const void* hidden, const std::int32_t*
 const char* merge_rows(const Sizes* s, const void* rows, const std::int32_t* pos_of,
                        const float* weights, void* y, std::int64_t fp32) {
   return guarded([&] {
-    cuda::merge_rows({bf16_rows(rows, s->num_tokens * s->top_k, s->hidden), pos_of, weights,
-                      static_cast<int>(s->top_k), rows_out(y, s->num_tokens, s->hidden, fp32 != 0)},
+    cuda::merge_rows({rows_of(s, rows, s->num_tokens * s->top_k, s->hidden), pos_of, weights,
+                      static_cast<int>(s->top_k),
+                      MatrixView{y, s->num_tokens, s->hidden, s->hidden,
+                                 fp32 != 0 ? DType::kFloat32 : DType::kBfloat16}},
                      stream_of(s));
   });
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times the expert layer beside torch's grouped_mm, one shape at a time, after proving it equal.
 
-  python3 measure.py LIBRARY BASELINES [--shapes olmoe,...] [--tokens 1024,...] [--clusters 1,2]
+  python3 measure.py LIBRARY BASELINES [--shapes olmoe,...] [--tokens 1024,...] [--tiles wide,narrow]
 
 BASELINES is the file that holds the peers (routing, weights, grouped_mm plain and with fused glue).
 Eager back-to-back calls in groups of about 35 ms, the median of three; systems in two opposite
@@ -71,13 +71,13 @@ def ceilings(base):
     return {"copy": copy, "read": read, "product": product}
 
 
-def measure(base, library, shape, tokens, clusters, zipf, weights_of):
+def measure(base, library, shape, tokens, tiles, zipf, weights_of):
     d, n, experts, k = base.SHAPES[shape]
     gate_up, down = weights_of
     x = torch.randn(tokens, d, device=DEVICE).to(BF16)
     ids, weights = base.routing(tokens, experts, k, 11, zipf)
     ids32, weights32 = ids.to(torch.int32), weights.float()
-    layers = {f"ours-{c}": Layer(library, gate_up, down, k, tokens, c) for c in clusters}
+    layers = {f"ours-{c}": Layer(library, gate_up, down, k, tokens, c) for c in tiles}
     few = min(tokens, 256)  # equality first
     want = base.reference(x[:few], ids[:few], weights[:few], gate_up.detach(), down.detach())
     errors = {}
@@ -111,7 +111,7 @@ def measure(base, library, shape, tokens, clusters, zipf, weights_of):
     return result
 
 
-def measure_decode(base, library, shape, tokens, clusters, weights_of):
+def measure_decode(base, library, shape, tokens, tiles, weights_of):
     """One graph of eight layer calls on eight routings, so that weights come from memory."""
     d, n, experts, k = base.SHAPES[shape]
     gate_up, down = weights_of
@@ -121,7 +121,7 @@ def measure_decode(base, library, shape, tokens, clusters, weights_of):
         ids, weights = base.routing(tokens, experts, k, 100 + i, disjoint=i if tokens == 1 else None)
         sets.append((x, ids, weights, ids.to(torch.int32), weights.float()))
     active = statistics.mean(int(s[1].unique().numel()) for s in sets)
-    layers = {f"ours-{c}": Layer(library, gate_up, down, k, tokens, c) for c in clusters}
+    layers = {f"ours-{c}": Layer(library, gate_up, down, k, tokens, c) for c in tiles}
     calls, errors = {}, {}
     for name, layer in layers.items():
         want = base.reference(*sets[0][:3], gate_up.detach(), down.detach())
@@ -139,7 +139,10 @@ def measure_decode(base, library, shape, tokens, clusters, weights_of):
     size = active * 3 * d * n * 2
     print(f"{shape} T={tokens} ({active:.1f} experts, {size / 1e6:.0f} MB): " + " | ".join(
         f"{name} {statistics.mean(t):.1f} us {size / statistics.mean(t) / 1e6:.2f} TB/s" for name, t in times.items()), flush=True)
-    return {"shape": shape, "tokens": tokens, "active": active, "errors": errors, "graph_us": times}
+    parts = {name: parts_us(base, library, layer, sets[0][0], *sets[0][3:]) for name, layer in layers.items()}
+    for name, part in parts.items():
+        print(f"   {name} us: " + ", ".join(f"{step} {us:.1f}" for step, us in part.items()), flush=True)
+    return {"shape": shape, "tokens": tokens, "active": active, "errors": errors, "parts_us": parts, "graph_us": times}
 
 
 def main():
@@ -148,7 +151,7 @@ def main():
     parser.add_argument("baselines")
     parser.add_argument("--shapes", default="olmoe,qwen3-30b,v2-lite,mixtral")
     parser.add_argument("--tokens", default="1024,4096,16384")
-    parser.add_argument("--clusters", default="0")
+    parser.add_argument("--tiles", default="automatic")
     parser.add_argument("--zipf", type=float, default=0.0)
     parser.add_argument("--out")
     parser.add_argument("--seconds", type=float, default=1e9, help="start nothing new after so long")
@@ -165,11 +168,11 @@ def main():
             if time.time() - start > arguments.seconds:
                 print("out of time before", shape, tokens, flush=True)
                 continue
-            clusters = [int(c) for c in arguments.clusters.split(",")]
+            tiles = arguments.tiles.split(",")
             if tokens <= 256:
-                results.append(measure_decode(base, library, shape, tokens, clusters, weights))
+                results.append(measure_decode(base, library, shape, tokens, tiles, weights))
             else:
-                results.append(measure(base, library, shape, tokens, clusters, arguments.zipf, weights))
+                results.append(measure(base, library, shape, tokens, tiles, arguments.zipf, weights))
             torch.cuda.empty_cache()
         del weights
         torch.cuda.empty_cache()

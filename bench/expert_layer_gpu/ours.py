@@ -6,11 +6,14 @@ import os
 import torch
 
 DEVICE = "cuda"
+TYPES = (torch.float32, torch.bfloat16, torch.float16)  # in the order of kernels::DType
+TILES = ("automatic", "wide", "narrow")  # in the order of kernels::cuda::Tiles
+PATHS = ("automatic", "hopper", "generic")  # in the order of kernels::cuda::Path
 
 
 class Sizes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in
-                ("num_tokens", "hidden", "intermediate", "num_experts", "top_k", "cluster")]
+                ("num_tokens", "hidden", "intermediate", "num_experts", "top_k", "tiles", "path", "type")]
     _fields_ += [("watchdog", ctypes.c_void_p), ("stream", ctypes.c_void_p)]
 
 
@@ -22,8 +25,9 @@ class Library:
         self.library.workspace_bytes.restype = ctypes.c_int64
         self.watchdog = torch.zeros(1, dtype=torch.int32, device=DEVICE)
 
-    def sizes(self, num_tokens, hidden, intermediate, num_experts, top_k, cluster=0):
-        return Sizes(num_tokens, hidden, intermediate, num_experts, top_k, cluster,
+    def sizes(self, num_tokens, hidden, intermediate, num_experts, top_k, tiles="automatic", path="automatic",
+              dtype=torch.bfloat16):
+        return Sizes(num_tokens, hidden, intermediate, num_experts, top_k, TILES.index(tiles), PATHS.index(path), TYPES.index(dtype),
                      self.watchdog.data_ptr(), torch.cuda.current_stream().cuda_stream)
 
     def __getattr__(self, name):
@@ -59,10 +63,10 @@ class Library:
 class Layer:
     """One expert layer with its workspace: (x, ids int32, weights fp32) -> merged rows."""
 
-    def __init__(self, library, gate_up, down, top_k, num_tokens, cluster=0):
+    def __init__(self, library, gate_up, down, top_k, num_tokens, tiles="automatic", path="automatic"):
         experts, doubled, hidden = gate_up.shape
         self.library, self.gate_up, self.down = library, gate_up.detach(), down.detach()
-        self.sizes = library.sizes(num_tokens, hidden, doubled // 2, experts, top_k, cluster)
+        self.sizes = library.sizes(num_tokens, hidden, doubled // 2, experts, top_k, tiles, path)
         self.memory = library.workspace(self.sizes)
 
     def __call__(self, x, ids, weights, out=None, faults=None):

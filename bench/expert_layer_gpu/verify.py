@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proves the GPU kernels right before anything is timed.
 
-  python3 verify.py LIBRARY [--cluster 1|2] [--only NAME] [--repeats N]
+  python3 verify.py LIBRARY [--tiles wide|narrow] [--path hopper|generic] [--only NAME]
 
 Every output is poisoned with NaN first. Products are held against fp32 sums (whole tensor within 6e-3,
 worst row within 2e-2), small integers bit for bit.
@@ -12,7 +12,7 @@ import sys
 import torch
 import torch.nn.functional as F
 
-from ours import DEVICE, Layer, Library
+from ours import DEVICE, PATHS, TILES, Layer, Library
 
 BF16 = torch.bfloat16
 
@@ -73,7 +73,7 @@ def wanted_lists(ids, experts):
     return offsets, (order // ids.shape[1]).to(torch.int32), pos.view(ids.shape)
 
 
-def test_reindex(library, cluster):
+def test_reindex(library, how):
     for tokens, experts, top_k in ((0, 8, 2), (1, 64, 8), (77, 3, 2), (1000, 64, 8), (5000, 1024, 16), (16384, 128, 8), (70000, 64, 8)):
         sizes = library.sizes(tokens, 64, 64, experts, top_k)
         ids, _ = make_routing(tokens, experts, top_k, 1, absent=0.1)
@@ -84,7 +84,7 @@ def test_reindex(library, cluster):
         fail_unless(torch.equal(lists.row_token.cpu()[: row_token.numel()], row_token), "row_token", tokens, experts)
 
 
-def test_faults(library, cluster):
+def test_faults(library, how):
     sizes = library.sizes(100, 64, 64, 16, 4)
     ids, _ = make_routing(100, 16, 4, 2)
     clean = ids.clone()
@@ -103,7 +103,7 @@ def test_faults(library, cluster):
         raise AssertionError("bad ids went unnoticed")
 
 
-def test_gate(library, cluster):
+def test_gate(library, how):
     for tokens, experts, top_k in ((1, 8, 2), (300, 64, 8), (257, 128, 8), (100, 200, 6), (65, 1024, 16), (33, 5, 5)):
         for sigmoid in (0, 1):
             for renormalise in (0, 1):
@@ -136,7 +136,7 @@ def test_gate(library, cluster):
                     fail_unless("3 tokens" in str(error) and "token 13" in str(error), error)
 
 
-def test_rows(library, cluster):
+def test_rows(library, how):
     for tokens, hidden, top_k in ((50, 2048, 8), (7, 72, 2), (33, 4096, 6), (9, 2048, 16)):
         sizes = library.sizes(tokens, hidden, 64, 32, top_k)
         ids, weights = make_routing(tokens, 32, top_k, 4, absent=0.2)
@@ -171,8 +171,8 @@ def make_weights(experts, hidden, intermediate, integers=False):
 
 def products(library, sizes, x, ids, gate_up, down):
     lists = Lists(library, sizes, ids)
-    inner = poisoned(ids.numel(), sizes.intermediate)
-    rows = poisoned(ids.numel(), sizes.hidden)
+    inner = poisoned(ids.numel(), sizes.intermediate, dtype=x.dtype)
+    rows = poisoned(ids.numel(), sizes.hidden, dtype=x.dtype)
     library.grouped_up(sizes, x, lists.row_token, lists.offsets, gate_up, inner)
     library.grouped_down(sizes, inner, lists.offsets, down, rows)
     return lists, inner, rows
@@ -186,10 +186,10 @@ CASES = (  # tokens, hidden, intermediate, experts, top_k, share of absent pairs
 )
 
 
-def test_products(library, cluster):
+def test_products(library, how):
     for tokens, hidden, intermediate, experts, top_k, absent, only in CASES:
         what = f"T={tokens} H={hidden} I={intermediate} E={experts} k={top_k}"
-        sizes = library.sizes(tokens, hidden, intermediate, experts, top_k, cluster)
+        sizes = library.sizes(tokens, hidden, intermediate, experts, top_k, **how)
         ids, weights = make_routing(tokens, experts, top_k, 3, absent, only)
         x = torch.randn(tokens, hidden, device=DEVICE).to(BF16)
         gate_up, down = make_weights(experts, hidden, intermediate)
@@ -206,7 +206,7 @@ def test_products(library, cluster):
             want_rows[part] = inner[part].float() @ down[e].float().t()
         errors = compare(inner[:live], want_inner, what + " up"), compare(rows[:live], want_rows, what + " down")
         fail_unless(bool(inner[live:].isnan().all()) and bool(rows[live:].isnan().all()), what, "wrote past the live rows")
-        layer = Layer(library, gate_up, down, top_k, tokens, cluster)
+        layer = Layer(library, gate_up, down, top_k, tokens, **how)
         layer.memory.fill_(0xFF)
         y = layer(x, ids, weights, out=poisoned(tokens, hidden))
         merged = poisoned(tokens, hidden)
@@ -215,9 +215,9 @@ def test_products(library, cluster):
         print(f"  {what}: up {errors[0]:.1e} down {errors[1]:.1e}", flush=True)
 
 
-def test_integers(library, cluster):
+def test_integers(library, how):
     """Sums of small integers are exact, so the down-projection must agree to the last bit."""
-    sizes = library.sizes(700, 512, 384, 6, 2, cluster)
+    sizes = library.sizes(700, 512, 384, 6, 2, **how)
     ids, _ = make_routing(700, 6, 2, 8)
     _, down = make_weights(6, 512, 384, integers=True)
     lists = Lists(library, sizes, ids)
@@ -231,19 +231,40 @@ def test_integers(library, cluster):
         fail_unless(torch.equal(rows[part], want), "integers of expert", e)
 
 
-def test_batch_invariance(library, cluster, repeats=30):
+def test_generic_types(library, how):
+    """The generic kernels in each type they know."""
+    for dtype, limit in ((torch.float32, 1e-5), (torch.float16, 6e-3), (BF16, 6e-3)):
+        for tokens, hidden, intermediate, experts, top_k in ((1, 8, 8, 1, 1), (333, 264, 104, 5, 2), (150, 128, 520, 9, 4)):
+            sizes = library.sizes(tokens, hidden, intermediate, experts, top_k, path="generic", dtype=dtype)
+            ids, _ = make_routing(tokens, experts, top_k, 3, 0.1)
+            x = torch.randn(tokens, hidden, device=DEVICE).to(dtype)
+            gate_up, down = (w.to(dtype) for w in make_weights(experts, hidden, intermediate))
+            lists, inner, rows = products(library, sizes, x, ids, gate_up, down)
+            limits = lists.offsets.tolist()
+            for e in range(experts):
+                part = slice(limits[e], limits[e + 1])
+                gate, up = (x[lists.row_token[part].long()].double() @ gate_up[e].double().t()).chunk(2, -1)
+                for got, want in ((inner[part], F.silu(gate) * up), (rows[part], inner[part].double() @ down[e].double().t())):
+                    error = float((got.double() - want).norm() / want.norm().clamp_min(1e-30))
+                    fail_unless(error <= limit, dtype, tokens, hidden, "expert", e, f"error {error:.1e}")
+
+
+REPEATS = 30
+
+
+def test_batch_invariance(library, how):
     """A token's bits do not depend on the others, nor on the run."""
     tokens, hidden, intermediate, experts, top_k = 1500, 2048, 1024, 16, 4
     gate_up, down = make_weights(experts, hidden, intermediate)
     ids, weights = make_routing(tokens, experts, top_k, 6)
     x = torch.randn(tokens, hidden, device=DEVICE).to(BF16)
-    whole = Layer(library, gate_up, down, top_k, tokens, cluster)
+    whole = Layer(library, gate_up, down, top_k, tokens, **how)
     first = whole(x, ids, weights)
-    for _ in range(repeats):
+    for _ in range(REPEATS):
         whole.memory.fill_(0xFF)
         fail_unless(torch.equal(whole(x, ids, weights, out=poisoned(tokens, hidden)), first), "another run gave other bits")
     for count in (1, 17, 200):
-        part = Layer(library, gate_up, down, top_k, count, cluster)
+        part = Layer(library, gate_up, down, top_k, count, **how)
         y = part(x[:count].contiguous(), ids[:count].contiguous(), weights[:count].contiguous())
         fail_unless(torch.equal(y, first[:count]), "a batch of", count, "gave other bits")
 
@@ -254,16 +275,19 @@ TESTS = {name[5:]: value for name, value in list(globals().items()) if name.star
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library")
-    parser.add_argument("--cluster", type=int, default=0)
+    parser.add_argument("--tiles", choices=TILES, default="automatic")
+    parser.add_argument("--path", choices=PATHS, default="automatic")
     parser.add_argument("--only", choices=TESTS, action="append")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="runs that must give the same bits")
     arguments = parser.parse_args()
+    globals()["REPEATS"] = arguments.repeats
     library = Library(arguments.library)
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = False
     bad = 0
     for name in arguments.only or TESTS:
         try:
-            TESTS[name](library, arguments.cluster)
+            TESTS[name](library, {"tiles": arguments.tiles, "path": arguments.path})
             torch.cuda.synchronize()
             fail_unless(not library.gave_up(), "a kernel waited in vain")
             print("pass", name, flush=True)

@@ -44,6 +44,9 @@ void grouped_up(const GroupedUp&, const ProductOptions&, Stream) {
 void grouped_down(const GroupedDown&, const ProductOptions&, Stream) {
   refuse("grouped_down");
 }
+Path resolve_path(Path, DType) {
+  refuse("resolve_path");
+}
 std::size_t expert_layer_workspace_bytes(std::int64_t, int, int, std::int64_t, std::int64_t) {
   refuse("expert_layer_workspace_bytes");
 }

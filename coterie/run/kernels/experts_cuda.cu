@@ -8,13 +8,14 @@
 namespace coterie::kernels::cuda {
 namespace {
 
-/// A bf16 matrix with rows that start at multiples of 16 bytes.
+/// A matrix of the weights' type with rows that start at multiples of 16 bytes.
 void require_rows_of(const char* operation, const char* argument, const ConstMatrixView& view,
-                     std::int64_t columns) {
+                     const ExpertWeights& weights, std::int64_t columns) {
   require_between(operation, join_message("rows of ", argument).c_str(), view.rows, 0, INT32_MAX);
   COTERIE_REQUIRE(view.columns == columns, operation, ": ", argument, " has ", view.columns,
                   " columns, the weights need ", columns);
-  COTERIE_REQUIRE(view.type == DType::kBfloat16, operation, ": ", argument, " must be bf16");
+  COTERIE_REQUIRE(view.type == weights.type, operation, ": ", argument,
+                  " must have the type of the weights");
   COTERIE_REQUIRE(view.row_stride >= columns, operation, ": row stride of ", argument, " is ",
                   view.row_stride, ", below its ", columns, " columns");
   if (view.rows > 0) {
@@ -26,8 +27,8 @@ void require_rows_of(const char* operation, const char* argument, const ConstMat
 void require_weights(const char* operation, const char* argument, const ExpertWeights& weights) {
   require_pointer(operation, argument, weights.data);
   require_aligned(operation, argument, weights.data, weights.columns * size_of(weights.type));
-  COTERIE_REQUIRE(weights.type == DType::kBfloat16 && weights.scale == nullptr, operation, ": ",
-                  argument, " must be bf16 without scales");
+  COTERIE_REQUIRE(weights.type != DType::kInt32 && weights.scale == nullptr, operation, ": ",
+                  argument, " must be bf16, fp16 or fp32 without scales");
   require_between(operation, join_message("experts of ", argument).c_str(), weights.num_experts, 1,
                   kMaxExperts);
   require_between(operation, join_message("rows of ", argument).c_str(), weights.rows, 8,
@@ -37,16 +38,14 @@ void require_weights(const char* operation, const char* argument, const ExpertWe
 }
 
 void run(const GroupedProduct& task, const ProductOptions& options, Stream stream) {
-  require_between("grouped product", "cluster", options.cluster, 0, 2);
   if (task.max_rows == 0) {
     return;
   }
-  const int major = current_device().major;
-  if (major != 9) {
-    fail(ErrorCode::kUnsupported, "grouped product: this GPU has compute capability ", major,
-         ".x; the kernel needs 9.0");
+  if (resolve_path(options.path, task.type) == Path::kHopper) {
+    grouped_product_hopper(task, options, stream);
+  } else {
+    grouped_product_generic(task, stream);
   }
-  grouped_product_hopper(task, options, stream);
 }
 
 constexpr std::size_t align(std::size_t bytes) {
@@ -79,13 +78,26 @@ Parts parts_of(std::int64_t num_tokens, int top_k, int num_experts, std::int64_t
 
 }  // namespace
 
+Path resolve_path(Path path, DType type) {
+  const bool can = current_device().major == 9 && type == DType::kBfloat16;
+  if (path == Path::kAutomatic) {
+    return can ? Path::kHopper : Path::kGeneric;
+  }
+  if (path == Path::kHopper && !can) {
+    fail(ErrorCode::kUnsupported,
+         "grouped product: the Hopper kernel needs bf16 and compute capability 9.0; this GPU has ",
+         current_device().major, ".x");
+  }
+  return path;
+}
+
 void grouped_up(const GroupedUp& task, const ProductOptions& options, Stream stream) {
   const char* const what = "grouped_up";
   require_weights(what, "gate_up", task.gate_up);
   COTERIE_REQUIRE(task.gate_up.rows % 16 == 0, what, ": gate_up has ", task.gate_up.rows,
                   " rows, not a multiple of 16");
-  require_rows_of(what, "x", task.x, task.gate_up.columns);
-  require_rows_of(what, "hidden", task.hidden, task.gate_up.rows / 2);
+  require_rows_of(what, "x", task.x, task.gate_up, task.gate_up.columns);
+  require_rows_of(what, "hidden", task.hidden, task.gate_up, task.gate_up.rows / 2);
   require_pointer(what, "row_token", task.row_token);
   require_pointer(what, "expert_offsets", task.expert_offsets);
   GroupedProduct product;
@@ -101,17 +113,21 @@ void grouped_up(const GroupedUp& task, const ProductOptions& options, Stream str
   product.weights = task.gate_up.data;
   product.y = task.hidden.data;
   product.y_stride = task.hidden.row_stride;
+  product.type = task.gate_up.type;
   product.gated = true;
   run(product, options, stream);
 }
 
-void grouped_down(const GroupedDown& task, const ProductOptions& options, Stream stream) {
+namespace {
+
+void run_down(const GroupedDown& task, const ProductOptions& options, bool offsets_are_old,
+              Stream stream) {
   const char* const what = "grouped_down";
   require_weights(what, "down", task.down);
   COTERIE_REQUIRE(task.down.rows % 8 == 0, what, ": down has ", task.down.rows,
                   " rows, not a multiple of 8");
-  require_rows_of(what, "hidden", task.hidden, task.down.columns);
-  require_rows_of(what, "rows", task.rows, task.down.rows);
+  require_rows_of(what, "hidden", task.hidden, task.down, task.down.columns);
+  require_rows_of(what, "rows", task.rows, task.down, task.down.rows);
   require_pointer(what, "expert_offsets", task.expert_offsets);
   COTERIE_REQUIRE(task.rows.rows >= task.hidden.rows, what, ": rows has ", task.rows.rows,
                   " rows, hidden has ", task.hidden.rows);
@@ -127,7 +143,15 @@ void grouped_down(const GroupedDown& task, const ProductOptions& options, Stream
   product.weights = task.down.data;
   product.y = task.rows.data;
   product.y_stride = task.rows.row_stride;
+  product.type = task.down.type;
+  product.offsets_are_old = offsets_are_old;
   run(product, options, stream);
+}
+
+}  // namespace
+
+void grouped_down(const GroupedDown& task, const ProductOptions& options, Stream stream) {
+  run_down(task, options, false, stream);
 }
 
 std::size_t expert_layer_workspace_bytes(std::int64_t num_tokens, int top_k, int num_experts,
@@ -158,11 +182,12 @@ void expert_layer(const ExpertLayer& task, const ProductOptions& options, Stream
   build_reindex(
       {task.ids, num_tokens, task.top_k, num_experts, lists, base + parts.reindex, task.faults},
       stream);
+  COTERIE_REQUIRE(task.gate_up.type == DType::kBfloat16, what, ": weights must be bf16");
   const MatrixView inner{base + parts.hidden, num_pairs, intermediate, intermediate,
                          DType::kBfloat16};
   const MatrixView rows{base + parts.rows, num_pairs, hidden, hidden, DType::kBfloat16};
   grouped_up({task.x, lists.row_token, lists.expert_offsets, task.gate_up, inner}, options, stream);
-  grouped_down({inner, lists.expert_offsets, task.down, rows}, options, stream);
+  run_down({inner, lists.expert_offsets, task.down, rows}, options, true, stream);
   merge_rows({rows, lists.pos_of, task.weights, task.top_k, task.y}, stream);
 }
 

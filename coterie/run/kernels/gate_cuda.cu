@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "coterie/run/kernels/checks_cuda.hpp"
+#include "coterie/run/kernels/overlap.cuh"
 
 namespace coterie::kernels::cuda {
 namespace {
@@ -44,6 +44,7 @@ __device__ void write_bad_token(const TopkGate& task, std::int64_t token, int la
 /// One warp a token; lane l holds logits l, l + 32, ...
 template <int kPerLane>
 __global__ void __launch_bounds__(kWarps * 32) gate_kernel(const TopkGate task) {
+  begin_after_previous();
   const std::int64_t token = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (token >= task.num_tokens) {
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(kWarps * 32) gate_kernel(const TopkGate task) 
 template <int kPerLane>
 void launch(const TopkGate& task, Stream stream) {
   const auto blocks = static_cast<unsigned>(divide_up(task.num_tokens, kWarps));
-  gate_kernel<kPerLane><<<blocks, kWarps * 32, 0, stream>>>(task);
+  launch_overlapped("topk_gate", gate_kernel<kPerLane>, {blocks, kWarps * 32}, stream, task);
 }
 
 }  // namespace
@@ -137,7 +138,6 @@ void topk_gate(const TopkGate& task, Stream stream) {
   } else {
     launch<32>(task, stream);
   }
-  require_launch(what);
 }
 
 }  // namespace coterie::kernels::cuda

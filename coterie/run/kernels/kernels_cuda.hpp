@@ -119,28 +119,46 @@ struct ExpertWeights {
   const float* scale = nullptr;
 };
 
-/// How a grouped product runs. Results do not depend on it.
+/// Which kernel computes grouped products.
+enum class Path : std::uint8_t {
+  kAutomatic,  ///< kHopper where it can: bf16, compute capability 9.0; else kGeneric
+  kHopper,     ///< wgmma
+  kGeneric,    ///< mma.sync (bf16, fp16) or plain multiply-adds (fp32); any GPU from sm_80
+};
+
+/// Tiles of the Hopper kernel; they give the same bits.
+enum class Tiles : std::uint8_t {
+  kAutomatic,  ///< by the average number of rows an expert
+  kWide,       ///< for many rows
+  kNarrow,     ///< for few
+};
+
+/// How a grouped product runs.
 struct ProductOptions {
-  int cluster = 0;               ///< blocks that share weights: 1 or 2; 0 chooses
+  Path path = Path::kAutomatic;  ///< the two sum in other groups: bits differ between them
+  Tiles tiles = Tiles::kAutomatic;
   unsigned* watchdog = nullptr;  ///< for builds with COTERIE_CUDA_WATCHDOG
 };
 
 /// hidden[r] = silu(gate x[row_token[r]]) * (up x[row_token[r]]) for the rows of each expert.
 struct GroupedUp {
-  ConstMatrixView x;                             ///< [T, H] bf16
+  ConstMatrixView x;                             ///< [T, H], the type of the weights
   const std::int32_t* row_token = nullptr;       ///< [R]
   const std::int32_t* expert_offsets = nullptr;  ///< [E + 1]
   ExpertWeights gate_up;                         ///< [E, 2I, H]: gate rows, then up rows
-  MatrixView hidden;                             ///< out [at least R, I] bf16
+  MatrixView hidden;                             ///< out [at least R, I], same type
 };
 void grouped_up(const GroupedUp& task, const ProductOptions& options, Stream stream);
 
+/// What kAutomatic stands for on the current GPU with weights of that type.
+Path resolve_path(Path path, DType type);
+
 /// rows[r] = down_e hidden[r] for the rows of each expert.
 struct GroupedDown {
-  ConstMatrixView hidden;                        ///< [at least R, I] bf16
+  ConstMatrixView hidden;                        ///< [at least R, I], the type of the weights
   const std::int32_t* expert_offsets = nullptr;  ///< [E + 1]
   ExpertWeights down;                            ///< [E, H, I]
-  MatrixView rows;                               ///< out [at least R, H] bf16
+  MatrixView rows;                               ///< out [at least R, H], same type
 };
 void grouped_down(const GroupedDown& task, const ProductOptions& options, Stream stream);
 

@@ -25,10 +25,14 @@ struct GroupedProduct {
   std::int64_t y_stride = 0;
   DType type = DType::kBfloat16;
   bool gated = false;
+  bool offsets_are_old =
+      false;  ///< offsets and weights were ready before the previous kernel began
 };
 
 /// Warp-specialised wgmma kernel; bf16, compute capability 9.0.
 void grouped_product_hopper(const GroupedProduct& task, const ProductOptions& options,
                             Stream stream);
+/// mma.sync kernel (bf16, fp16) or plain multiply-adds (fp32); compute capability 8.0 and above.
+void grouped_product_generic(const GroupedProduct& task, Stream stream);
 
 }  // namespace coterie::kernels::cuda

@@ -3,6 +3,7 @@
 
 #include <cuda_bf16.h>
 
+#include "coterie/run/kernels/overlap.cuh"
 #include "coterie/run/kernels/tile_walk.cuh"
 #include "coterie/run/kernels/tma.cuh"
 #include "coterie/run/kernels/wgmma.cuh"
@@ -21,8 +22,6 @@ namespace coterie::kernels::cuda {
 
 constexpr int kDepthStep = 64;
 constexpr int kInputBytes = kTileRows * kDepthStep * 2;
-constexpr int kWeightHalfBytes = 128 * kDepthStep * 2;
-constexpr int kStageBytes = kInputBytes + 2 * kWeightHalfBytes;
 constexpr int kProductThreads = 384;
 
 /// What the kernel is told.
@@ -36,18 +35,27 @@ struct ProductArguments {
   int columns;
   __nv_bfloat16* y;
   std::int64_t y_stride;
+  bool early;  // weights may be loaded before the previous kernel is complete
   Watchdog watchdog;
 };
 
-/// Compile-time choices. kPassColumns: columns that the epilogue stages at a time.
-template <bool kGather_, bool kGated_, int kCluster_, int kStages_, int kPassColumns_>
+/// Compile-time choices. Gated products gather their rows. A tile has 256 weight rows, which a
+/// cluster of two shares, or 128, for experts with few rows: more tiles, so that they spread
+/// evenly.
+template <bool kGated_, bool kWide_>
 struct ProductShape {
-  static constexpr bool kGather = kGather_;
   static constexpr bool kGated = kGated_;
-  static constexpr int kCluster = kCluster_;
-  static constexpr int kStages = kStages_;
-  static constexpr int kPassColumns = kPassColumns_;
-  static constexpr int kTileColumns = kGated ? 128 : 256;
+  static constexpr bool kGather = kGated;
+  static constexpr bool kWide = kWide_;
+  static constexpr int kCluster = kWide ? 2 : 1;
+  static constexpr int kStages = kWide ? 4 : 6;
+  static constexpr int kWeightRows = kWide ? 256 : 128;
+  static constexpr int kHalfRows = kWeightRows / 2;  // what one load brings
+  static constexpr int kHalfBytes = kHalfRows * kDepthStep * 2;
+  static constexpr int kStageBytes = kInputBytes + 2 * kHalfBytes;
+  static constexpr int kTileColumns = kGated ? kWeightRows / 2 : kWeightRows;
+  static constexpr int kPassColumns = kWide ? 128 : kTileColumns;  // what the epilogue stages
+  static constexpr int kSums = kWeightRows / 2;                    // of a thread
   static constexpr int kPitch = kPassColumns * 2 + 16;  // bytes; rows start in different banks
   static constexpr int kStagingOffset = kStages * kStageBytes;
   static constexpr int kBarrierOffset = kStagingOffset + kTileRows * kPitch;
@@ -74,14 +82,16 @@ __device__ inline void load_weights(const CUtensorMap& map, const Tile& tile, in
                                     std::uint32_t to, std::uint32_t full, int rank) {
   const int row = tile.block * Shape::kTileColumns;
   if (Shape::kCluster > 1 && tile.shared) {
-    load_box_to_all(to + rank * kWeightHalfBytes, &map, full, (1U << Shape::kCluster) - 1U, k,
-                    Shape::kGated ? row : row + 128 * rank, Shape::kGated ? rank : 0, tile.expert);
+    load_box_to_all(to + rank * Shape::kHalfBytes, &map, full, (1U << Shape::kCluster) - 1U, k,
+                    Shape::kGated ? row : row + Shape::kHalfRows * rank, Shape::kGated ? rank : 0,
+                    tile.expert);
     return;
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    load_box(to + half * kWeightHalfBytes, &map, full, k, Shape::kGated ? row : row + 128 * half,
-             Shape::kGated ? half : 0, tile.expert);
+    load_box(to + half * Shape::kHalfBytes, &map, full, k,
+             Shape::kGated ? row : row + Shape::kHalfRows * half, Shape::kGated ? half : 0,
+             tile.expert);
   }
 }
 
@@ -99,8 +109,22 @@ __device__ inline void produce(const CUtensorMap& x_map, const CUtensorMap& w_ma
   Ring<Shape::kStages> ring;
   Tile tile;
   const int step = static_cast<int>(gridDim.x) / Shape::kCluster;
+  int num_early = 0;  // stages whose weights are on their way already
   for (int unit = static_cast<int>(blockIdx.x) / Shape::kCluster; walk.find(unit, rank, tile);
        unit += step) {
+    if (!Shape::kGather && task.early && unit < step) {
+      if (thread == 0) {
+        for (; num_early < Shape::kStages && num_early * kDepthStep < task.depth; ++num_early) {
+          const std::uint32_t stage_full = full + 8 * num_early;
+          barrier_expect(stage_full, Shape::kStageBytes);
+          load_weights<Shape>(w_map, tile, num_early * kDepthStep,
+                              shared + num_early * Shape::kStageBytes + kInputBytes, stage_full,
+                              rank);
+        }
+      }
+      __syncwarp();
+      begin_after_previous();
+    }
     const __nv_bfloat16* source[8];
     if constexpr (Shape::kGather) {
 #pragma unroll
@@ -111,11 +135,16 @@ __device__ inline void produce(const CUtensorMap& x_map, const CUtensorMap& w_ma
       }
     }
     for (int k = 0; k < task.depth; k += kDepthStep) {
-      const std::uint32_t stage = shared + ring.stage * kStageBytes;
+      const std::uint32_t stage = shared + ring.stage * Shape::kStageBytes;
       const std::uint32_t stage_full = full + 8 * ring.stage;
-      barrier_wait(empty + 8 * ring.stage, ring.phase ^ 1U, task.watchdog);
-      if (thread == 0) {
-        barrier_expect(stage_full, Shape::kGather ? 2 * kWeightHalfBytes : kStageBytes);
+      if (Shape::kGather || thread == 0) {
+        barrier_wait(empty + 8 * ring.stage, ring.phase ^ 1U, task.watchdog);
+      }
+      if (thread == 0 && num_early > 0) {
+        --num_early;
+        load_box(stage, &x_map, stage_full, k, tile.row);
+      } else if (thread == 0) {
+        barrier_expect(stage_full, Shape::kGather ? 2 * Shape::kHalfBytes : Shape::kStageBytes);
         load_weights<Shape>(w_map, tile, k, stage + kInputBytes, stage_full, rank);
         if constexpr (!Shape::kGather) {
           load_box(stage, &x_map, stage_full, k, tile.row);
@@ -133,10 +162,18 @@ __device__ inline void produce(const CUtensorMap& x_map, const CUtensorMap& w_ma
       ring.advance();
     }
   }
+  if (!Shape::kGather && task.early) {
+    begin_after_previous();  // blocks without any tile, too
+  }
 }
 
+/// v / (1 + exp(-v)) by the approximate units, both good to about 2^-22.
 __device__ inline float silu(float v) {
-  return __fdividef(v, 1.0F + __expf(-v));
+  float power = 0.0F;
+  float reciprocal = 0.0F;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v * -1.4426950408889634F));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(1.0F + power));
+  return v * reciprocal;
 }
 
 __device__ inline std::uint32_t pack(float low, float high) {
@@ -146,15 +183,15 @@ __device__ inline std::uint32_t pack(float low, float high) {
 
 /// Rounds a warp's 16 rows and sends them out; the copy engine finishes on its own.
 template <typename Shape>
-__device__ inline void store_rows(float (&d)[128], const Tile& tile, int first_row,
+__device__ inline void store_rows(float (&d)[Shape::kSums], const Tile& tile, int first_row,
                                   std::uint32_t staging, const ProductArguments& task) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint32_t address =
       staging + ((lane / 8 & 1) * 8 + lane % 8) * Shape::kPitch + (lane / 16) * 16;
   if constexpr (Shape::kGated) {
 #pragma unroll
-    for (int i = 0; i < 64; ++i) {
-      d[i] = silu(d[i]) * d[64 + i];
+    for (int i = 0; i < Shape::kSums / 2; ++i) {
+      d[i] = silu(d[i]) * d[Shape::kSums / 2 + i];
     }
   }
 #pragma unroll
@@ -206,7 +243,7 @@ __device__ inline void consume(const ProductArguments& task, std::uint32_t share
   Ring<Shape::kStages> ring;
   Tile tile;
   const int step = static_cast<int>(gridDim.x) / Shape::kCluster;
-  float d[128];
+  float d[Shape::kSums];
   for (int unit = static_cast<int>(blockIdx.x) / Shape::kCluster; walk.find(unit, rank, tile);
        unit += step) {
     if (group_rows >= tile.num_rows) {  // nothing of this tile is ours: hand the stages on
@@ -219,7 +256,7 @@ __device__ inline void consume(const ProductArguments& task, std::uint32_t share
     }
     int last_stage = -1;
     for (int k = 0; k < task.depth; k += kDepthStep) {
-      const std::uint32_t stage = shared + ring.stage * kStageBytes;
+      const std::uint32_t stage = shared + ring.stage * Shape::kStageBytes;
       barrier_wait(full + 8 * ring.stage, ring.phase, task.watchdog);
       if constexpr (Shape::kGather) {
         fence_to_async();
@@ -229,7 +266,7 @@ __device__ inline void consume(const ProductArguments& task, std::uint32_t share
       const std::uint64_t b = tile_descriptor(stage + kInputBytes);
 #pragma unroll
       for (int i = 0; i < kDepthStep / 16; ++i) {
-        wgmma_64x256x16(d, a + 2 * i, b + 2 * i, k > 0 || i > 0);
+        multiply(d, a + 2 * i, b + 2 * i, k > 0 || i > 0);
       }
       wgmma_commit();
       if (last_stage >= 0) {
@@ -270,9 +307,12 @@ __global__ void __launch_bounds__(kProductThreads, 1)
   } else {
     __syncthreads();
   }
+  if (Shape::kGather || !task.early) {
+    begin_after_previous();
+  }
   if (threadIdx.x < 128) {
     lower_registers<56>();
-    if (Shape::kGather || threadIdx.x == 0) {
+    if (Shape::kGather || threadIdx.x < 32) {
       produce<Shape>(x_map, w_map, task, shared, rank);
     }
     __syncwarp();

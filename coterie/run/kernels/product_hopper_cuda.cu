@@ -50,6 +50,14 @@ CUtensorMap make_map(const void* data, const std::int64_t (&sizes)[kRank],
   return map;
 }
 
+/// Whether wide tiles are enough to keep the processors busy.
+bool prefers_wide(const GroupedProduct& task) {
+  const std::int64_t row_tiles =
+      std::min(task.max_rows, task.num_experts + task.max_rows / kTileRows);
+  const std::int64_t tiles = row_tiles * divide_up(task.columns, task.gated ? 128 : 256);
+  return 4 * tiles >= 3 * current_device().num_processors;
+}
+
 template <typename Shape>
 void launch(const GroupedProduct& task, const CUtensorMap& x_map, const CUtensorMap& w_map,
             const ProductArguments& arguments, Stream stream) {
@@ -63,20 +71,10 @@ void launch(const GroupedProduct& task, const CUtensorMap& x_map, const CUtensor
   const std::int64_t blocks =
       std::min(divide_up(tiles, Shape::kCluster) * Shape::kCluster,
                std::int64_t{num_processors} / Shape::kCluster * Shape::kCluster);
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kProductThreads);
-  config.dynamicSmemBytes = Shape::kSharedBytes;
-  config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = Shape::kCluster;
-  attribute.val.clusterDim.y = 1;
-  attribute.val.clusterDim.z = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  require_cuda(cudaLaunchKernelEx(&config, product_kernel<Shape>, x_map, w_map, arguments),
-               "grouped product: launch");
+  launch_overlapped(
+      "grouped product", product_kernel<Shape>,
+      {static_cast<unsigned>(blocks), kProductThreads, Shape::kSharedBytes, Shape::kCluster},
+      stream, x_map, w_map, arguments);
 }
 
 }  // namespace
@@ -85,11 +83,14 @@ void grouped_product_hopper(const GroupedProduct& task, const ProductOptions& op
                             Stream stream) {
   const bool gather = task.row_of != nullptr;
   COTERIE_CHECK(gather == task.gated, "only the gated product gathers");
+  const bool wide =
+      options.tiles == Tiles::kAutomatic ? prefers_wide(task) : options.tiles == Tiles::kWide;
   const std::int64_t halves = task.gated ? 2 : 1;
   const std::int64_t matrix = halves * task.columns * task.depth;
-  const CUtensorMap w_map = make_map<4>(
-      task.weights, {task.depth, task.columns, halves, task.num_experts},
-      {task.depth, task.columns * task.depth, matrix}, 128, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+  const CUtensorMap w_map =
+      make_map<4>(task.weights, {task.depth, task.columns, halves, task.num_experts},
+                  {task.depth, task.columns * task.depth, matrix}, wide ? 128 : 64,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
   CUtensorMap x_map{};
   if (!gather) {
     x_map = make_map<2>(task.x, {task.depth, task.x_rows}, {task.x_stride}, kTileRows,
@@ -104,18 +105,14 @@ void grouped_product_hopper(const GroupedProduct& task, const ProductOptions& op
                                    static_cast<int>(task.columns),
                                    static_cast<__nv_bfloat16*>(task.y),
                                    task.y_stride,
+                                   task.offsets_are_old,
                                    Watchdog{options.watchdog}};
-  const bool pair = options.cluster != 1;
   if (task.gated) {
-    if (pair) {
-      launch<ProductShape<true, true, 2, 4, 128>>(task, x_map, w_map, arguments, stream);
-    } else {
-      launch<ProductShape<true, true, 1, 4, 128>>(task, x_map, w_map, arguments, stream);
-    }
-  } else if (pair) {
-    launch<ProductShape<false, false, 2, 4, 128>>(task, x_map, w_map, arguments, stream);
+    wide ? launch<ProductShape<true, true>>(task, x_map, w_map, arguments, stream)
+         : launch<ProductShape<true, false>>(task, x_map, w_map, arguments, stream);
   } else {
-    launch<ProductShape<false, false, 1, 4, 128>>(task, x_map, w_map, arguments, stream);
+    wide ? launch<ProductShape<false, true>>(task, x_map, w_map, arguments, stream)
+         : launch<ProductShape<false, false>>(task, x_map, w_map, arguments, stream);
   }
 }
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "coterie/run/kernels/checks_cuda.hpp"
+#include "coterie/run/kernels/overlap.cuh"
 
 namespace coterie::kernels::cuda {
 namespace {
@@ -11,6 +11,7 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads) gather_kernel(const GatherRows task) {
+  begin_after_previous();
   const std::int64_t row = blockIdx.x;
   const std::int64_t from = task.index[row];
   const char* const source = static_cast<const char*>(task.from) + from * task.from_stride_bytes;
@@ -73,6 +74,7 @@ template <typename From, typename To, int kCount>
 __global__ void __launch_bounds__(kThreads) merge_kernel(const MergeRows task) {
   __shared__ std::int32_t rows[kCount];
   __shared__ float weights[kCount];
+  begin_after_previous();
   const std::int64_t token = blockIdx.x;
   if (threadIdx.x < 32) {
     const int lane = static_cast<int>(threadIdx.x);
@@ -117,15 +119,15 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const MergeRows task) {
 
 template <typename From, typename To>
 void launch_merge(const MergeRows& task, Stream stream) {
+  const char* const what = "merge_rows";
   const auto blocks = static_cast<unsigned>(task.to.rows);
   if (task.top_k <= 2) {
-    merge_kernel<From, To, 2><<<blocks, kThreads, 0, stream>>>(task);
+    launch_overlapped(what, merge_kernel<From, To, 2>, {blocks, kThreads}, stream, task);
   } else if (task.top_k <= 8) {
-    merge_kernel<From, To, 8><<<blocks, kThreads, 0, stream>>>(task);
+    launch_overlapped(what, merge_kernel<From, To, 8>, {blocks, kThreads}, stream, task);
   } else {
-    merge_kernel<From, To, 16><<<blocks, kThreads, 0, stream>>>(task);
+    launch_overlapped(what, merge_kernel<From, To, 16>, {blocks, kThreads}, stream, task);
   }
-  require_launch("merge_rows");
 }
 
 template <typename From>
@@ -152,8 +154,8 @@ void gather_rows(const GatherRows& task, Stream stream) {
   require_pointer(what, "to", task.to);
   require_aligned(what, "from", task.from, task.from_stride_bytes);
   require_aligned(what, "to", task.to, task.to_stride_bytes);
-  gather_kernel<<<static_cast<unsigned>(task.num_rows), kThreads, 0, stream>>>(task);
-  require_launch(what);
+  launch_overlapped(what, gather_kernel, {static_cast<unsigned>(task.num_rows), kThreads}, stream,
+                    task);
 }
 
 void merge_rows(const MergeRows& task, Stream stream) {

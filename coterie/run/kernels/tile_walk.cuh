@@ -22,30 +22,34 @@ struct Tile {
 /// expert column block after column block, so that neighbours share weights in the L2 cache. A
 /// cluster of two takes two row tiles of the same column block (shared weights), or, where the
 /// last row tile has no partner, two column blocks of that row tile.
+///
+/// Whole warps call it together: each lane knows one of 32 experts.
 template <int kCluster>
 class TileWalk {
  public:
   __device__ TileWalk(const std::int32_t* offsets, int num_experts, int num_blocks)
       : offsets_(offsets), num_experts_(num_experts), num_blocks_(num_blocks) {
-    begin_ = offsets_[0];
     load();
   }
 
   /// Tile of unit `unit` for block `rank` of the cluster; false past the end. Units must not fall.
   __device__ bool find(int unit, int rank, Tile& tile) {
-    while (unit >= first_ + num_units_) {
-      first_ += num_units_;
-      begin_ = end_;
-      if (++expert_ >= num_experts_) {
+    while (unit >= group_end_) {
+      group_ += 32;
+      if (group_ >= num_experts_) {
         return false;
       }
       load();
     }
-    const int local = unit - first_;
-    const int pairs = num_tiles_ / kCluster;
-    tile.expert = expert_;
+    const int lane = __popc(__ballot_sync(~0U, first_ <= unit)) - 1;  // the last that begins so low
+    const int begin = __shfl_sync(~0U, begin_, lane);
+    const int end = __shfl_sync(~0U, end_, lane);
+    const int local = unit - __shfl_sync(~0U, first_, lane);
+    const int num_tiles = (end - begin + kTileRows - 1) / kTileRows;
+    const int pairs = num_tiles / kCluster;
+    tile.expert = group_ + lane;
     tile.shared = kCluster > 1 && local < pairs * num_blocks_;
-    int row_tile = num_tiles_ - 1;
+    int row_tile = num_tiles - 1;
     if (kCluster == 1 || tile.shared) {
       tile.block = local / pairs;
       row_tile = (local - tile.block * pairs) * kCluster + rank;
@@ -54,29 +58,39 @@ class TileWalk {
     }
     tile.idle = tile.block >= num_blocks_;
     tile.block = tile.idle ? num_blocks_ - 1 : tile.block;
-    tile.row = begin_ + row_tile * kTileRows;
-    tile.num_rows = min(kTileRows, end_ - tile.row);
+    tile.row = begin + row_tile * kTileRows;
+    tile.num_rows = min(kTileRows, end - tile.row);
     return true;
   }
 
  private:
+  /// Reads the segments of experts [group_, group_ + 32) and numbers their units.
   __device__ void load() {
-    end_ = offsets_[expert_ + 1];
-    num_tiles_ = (end_ - begin_ + kTileRows - 1) / kTileRows;
-    const int pairs = num_tiles_ / kCluster;
-    const int rest = num_tiles_ - pairs * kCluster;
-    num_units_ = pairs * num_blocks_ + rest * ((num_blocks_ + kCluster - 1) / kCluster);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int expert = group_ + lane;
+    begin_ = __ldcg(offsets_ + min(expert, num_experts_));  // not from a cache of an earlier kernel
+    end_ = __ldcg(offsets_ + min(expert + 1, num_experts_));
+    const int num_tiles = (end_ - begin_ + kTileRows - 1) / kTileRows;
+    const int pairs = num_tiles / kCluster;
+    const int rest = num_tiles - pairs * kCluster;
+    const int units = pairs * num_blocks_ + rest * ((num_blocks_ + kCluster - 1) / kCluster);
+    int sum = units;
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(~0U, sum, d);
+      sum += lane >= d ? other : 0;
+    }
+    first_ = group_end_ + sum - units;
+    group_end_ += __shfl_sync(~0U, sum, 31);
   }
 
   const std::int32_t* offsets_;
   int num_experts_;
   int num_blocks_;
-  int expert_ = 0;
-  int first_ = 0;  // number of the expert's first unit
+  int group_ = 0;      // first of the 32 experts at hand
+  int group_end_ = 0;  // units up to their end
+  int first_ = 0;      // number of this lane's expert's first unit
   int begin_ = 0;
   int end_ = 0;
-  int num_tiles_ = 0;
-  int num_units_ = 0;
 };
 
 }  // namespace coterie::kernels::cuda

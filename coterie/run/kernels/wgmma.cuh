@@ -48,10 +48,10 @@ __device__ inline void store_matrices(std::uint32_t address, std::uint32_t a, st
 }
 
 // clang-format off
-/// d[64 x 256] = a[64 x 16] b[256 x 16]^T + (keep ? d : 0): bf16 operands, fp32 sums. Thread t of the
-/// warpgroup holds rows 16 (t / 32) + (t % 32) / 4 + {0, 8}, columns 8 j + 2 (t % 4) + {0, 1}: d[4 j]
-/// and d[4 j + 1] in the first row, d[4 j + 2] and d[4 j + 3] in the second.
-__device__ inline void wgmma_64x256x16(float (&d)[128], std::uint64_t a, std::uint64_t b, int keep) {
+/// d[64 x N] = a[64 x 16] b[N x 16]^T + (keep ? d : 0), N = 256 or 128: bf16 operands, fp32 sums.
+/// Thread t of the warpgroup holds rows 16 (t / 32) + (t % 32) / 4 + {0, 8}, columns 8 j + 2 (t % 4) +
+/// {0, 1}: d[4 j] and d[4 j + 1] in the first row, d[4 j + 2] and d[4 j + 3] in the second.
+__device__ inline void multiply(float (&d)[128], std::uint64_t a, std::uint64_t b, int keep) {
   asm volatile(
       "{\n\t.reg .pred keep;\n\tsetp.ne.b32 keep, %130, 0;\n\t"
       "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
@@ -81,6 +81,27 @@ __device__ inline void wgmma_64x256x16(float (&d)[128], std::uint64_t a, std::ui
         "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]),
         "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]),
         "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
+      : "l"(a), "l"(b), "r"(keep));
+}
+
+__device__ inline void multiply(float (&d)[64], std::uint64_t a, std::uint64_t b, int keep) {
+  asm volatile(
+      "{\n\t.reg .pred keep;\n\tsetp.ne.b32 keep, %66, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "%64, %65, keep, 1, 1, 0, 0;\n\t}"
+      :
+        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
       : "l"(a), "l"(b), "r"(keep));
 }
 // clang-format on

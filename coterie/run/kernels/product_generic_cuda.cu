@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "coterie/run/kernels/overlap.cuh"
+#include "coterie/run/kernels/product_cuda.hpp"
+#include "coterie/run/kernels/tile_walk.cuh"
+
+/// The grouped product on any GPU from compute capability 8.0: mma.sync for bf16 and fp16, plain
+/// multiply-adds for fp32. Sums run along K in one order, as on Hopper, but in other groups, so
+/// bits differ between the two.
+namespace coterie::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWeightRows = 128;  // gated: 64 gate rows and the 64 up rows that belong to them
+constexpr int kStep = 32;         // elements of K a stage
+constexpr int kStages = 3;
+
+struct Arguments {
+  const void* x;
+  std::int64_t x_stride;
+  const std::int32_t* row_of;  // null: row r
+  const std::int32_t* offsets;
+  const void* weights;
+  int num_experts;
+  int depth;
+  int columns;
+  void* y;
+  std::int64_t y_stride;
+};
+
+__device__ float silu(float v) {
+  return v / (1.0F + expf(-v));
+}
+
+__device__ std::uint32_t address_of(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+__device__ void copy_chunk(void* to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address_of(to)), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+__device__ void load_matrices(std::uint32_t (&r)[4], const void* from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address_of(from))
+               : "memory");
+}
+
+__device__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                         std::uint32_t b1, __nv_bfloat16 /*type*/) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
+      " {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                         std::uint32_t b1, __half /*type*/) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
+      " {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ void store_two(__nv_bfloat16* to, float low, float high) {
+  *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(low, high);
+}
+__device__ void store_two(__half* to, float low, float high) {
+  *reinterpret_cast<__half2*>(to) = __floats2half2_rn(low, high);
+}
+
+/// Weight row that stands in row `r` of a tile: gated, each group of 64 holds 32 gate rows and
+/// their 32 up rows, so that one warp has both. -1 past the last column.
+template <bool kGated>
+__device__ int weight_row(int r, int block, int columns) {
+  if (!kGated) {
+    const int row = block * kWeightRows + r;
+    return row < columns ? row : -1;
+  }
+  const int column = block * (kWeightRows / 2) + r / 64 * 32 + r % 32;
+  return column < columns ? column + (r / 32 % 2) * columns : -1;
+}
+
+/// Place of chunk `chunk` of row `r` in a stage: the swizzle keeps ldmatrix free of conflicts.
+__device__ int place(int r, int chunk) {
+  return r * kStep + ((chunk ^ (r / 2 & 3)) * 8);
+}
+
+template <typename T, bool kGated>
+__global__ void __launch_bounds__(kThreads) mma_kernel(const Arguments task) {
+  __shared__ __align__(128) T inputs[kStages][kTileRows * kStep];
+  __shared__ __align__(128) T weights[kStages][kWeightRows * kStep];
+  begin_after_previous();
+  constexpr int kColumns = kGated ? kWeightRows / 2 : kWeightRows;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp_row = thread / 32 % 4 * 32;
+  const int warp_column = thread / 128 * 64;
+  const int chunk = thread % 4;  // this thread copies rows thread / 4 and thread / 4 + 64
+  TileWalk<1> walk(task.offsets, task.num_experts, (task.columns + kColumns - 1) / kColumns);
+  Tile tile;
+  for (int unit = static_cast<int>(blockIdx.x); walk.find(unit, 0, tile);
+       unit += static_cast<int>(gridDim.x)) {
+    const T* x_row[2];
+    const T* w_row[2];
+    const std::int64_t matrix =
+        std::int64_t{kGated ? 2 : 1} * task.columns * task.depth * tile.expert;
+    for (int i = 0; i < 2; ++i) {
+      const int r = thread / 4 + 64 * i;
+      const std::int64_t row = tile.row + r;
+      x_row[i] = r < tile.num_rows
+                     ? static_cast<const T*>(task.x) +
+                           (task.row_of != nullptr ? task.row_of[row] : row) * task.x_stride
+                     : nullptr;
+      const std::int64_t w = weight_row<kGated>(r, tile.block, task.columns);
+      w_row[i] = w >= 0 ? static_cast<const T*>(task.weights) + matrix + w * task.depth : nullptr;
+    }
+    const auto fetch = [&](int k, int stage) {
+      const int from = k + chunk * 8;
+      for (int i = 0; i < 2; ++i) {
+        const int r = thread / 4 + 64 * i;
+        const bool x_valid = x_row[i] != nullptr && from < task.depth;
+        const bool w_valid = w_row[i] != nullptr && from < task.depth;
+        copy_chunk(&inputs[stage][place(r, chunk)], x_valid ? x_row[i] + from : task.x, x_valid);
+        copy_chunk(&weights[stage][place(r, chunk)], w_valid ? w_row[i] + from : task.weights,
+                   w_valid);
+      }
+      asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+    float d[2][8][4] = {};
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();  // the last tile's stages are read, and none of its copies is under way
+    for (int s = 0; s < kStages - 1; ++s) {
+      fetch(s * kStep, s);
+    }
+    int stage = 0;
+    for (int k = 0; k < task.depth; k += kStep) {
+      asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+      __syncthreads();
+      fetch(k + (kStages - 1) * kStep, (stage + kStages - 1) % kStages);
+#pragma unroll
+      for (int half = 0; half < kStep / 16; ++half) {
+        std::uint32_t a[2][4];
+        for (int m = 0; m < 2; ++m) {
+          load_matrices(a[m],
+                        &inputs[stage][place(warp_row + 16 * m + lane % 16, 2 * half + lane / 16)]);
+        }
+        for (int n = 0; n < 4; ++n) {
+          std::uint32_t b[4];
+          load_matrices(b, &weights[stage][place(warp_column + 16 * n + lane % 8 + lane / 16 * 8,
+                                                 2 * half + lane / 8 % 2)]);
+          for (int m = 0; m < 2; ++m) {
+            multiply(d[m][2 * n], a[m], b[0], b[1], T{});
+            multiply(d[m][2 * n + 1], a[m], b[2], b[3], T{});
+          }
+        }
+      }
+      stage = (stage + 1) % kStages;
+    }
+    for (int m = 0; m < 2; ++m) {
+      for (int pair = 0; pair < 2; ++pair) {
+        const int r = warp_row + 16 * m + lane / 4 + 8 * pair;
+        if (r >= tile.num_rows) {
+          continue;
+        }
+        T* const y = static_cast<T*>(task.y) + (std::int64_t{tile.row} + r) * task.y_stride;
+        for (int n = 0; n < (kGated ? 4 : 8); ++n) {
+          const int column = tile.block * kColumns + (kGated ? warp_column / 2 : warp_column) +
+                             8 * n + lane % 4 * 2;
+          if (column >= task.columns) {
+            continue;
+          }
+          float low = d[m][n][2 * pair];
+          float high = d[m][n][2 * pair + 1];
+          if (kGated) {
+            low = silu(low) * d[m][(n + 4) % 8][2 * pair];
+            high = silu(high) * d[m][(n + 4) % 8][2 * pair + 1];
+          }
+          store_two(y + column, low, high);
+        }
+      }
+    }
+  }
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/// fp32: one thread a column of eight rows; slow, for tests and odd machines.
+template <bool kGated>
+__global__ void __launch_bounds__(kThreads) float_kernel(const Arguments task) {
+  begin_after_previous();
+  constexpr int kRows = 8;
+  __shared__ float inputs[kRows][kStep];
+  TileWalk<1> walk(task.offsets, task.num_experts, (task.columns + kThreads - 1) / kThreads);
+  Tile tile;
+  for (int unit = static_cast<int>(blockIdx.x); walk.find(unit, 0, tile);
+       unit += static_cast<int>(gridDim.x)) {
+    const int column = tile.block * kThreads + static_cast<int>(threadIdx.x);
+    const std::int64_t first = std::int64_t{tile.expert} * (kGated ? 2 : 1) * task.columns;
+    const bool live = column < task.columns;
+    const float* const w =
+        static_cast<const float*>(task.weights) + (first + (live ? column : 0)) * task.depth;
+    const float* const up = w + std::int64_t{kGated ? task.columns : 0} * task.depth;
+    for (int r0 = 0; r0 < tile.num_rows; r0 += kRows) {
+      float sum[kRows] = {};
+      float up_sum[kRows] = {};
+      for (int k0 = 0; k0 < task.depth; k0 += kStep) {
+        __syncthreads();
+        const int r = r0 + static_cast<int>(threadIdx.x) / kStep;
+        const int k = k0 + static_cast<int>(threadIdx.x) % kStep;
+        const std::int64_t row = tile.row + r;
+        const bool valid = r < tile.num_rows && k < task.depth;
+        const std::int64_t from = valid && task.row_of != nullptr ? task.row_of[row] : row;
+        inputs[threadIdx.x / kStep][threadIdx.x % kStep] =
+            valid ? static_cast<const float*>(task.x)[from * task.x_stride + k] : 0.0F;
+        __syncthreads();
+        const int last = min(kStep, task.depth - k0);
+        for (int j = 0; j < last; ++j) {
+          for (int i = 0; i < kRows; ++i) {
+            sum[i] += inputs[i][j] * w[k0 + j];
+            up_sum[i] += kGated ? inputs[i][j] * up[k0 + j] : 0.0F;
+          }
+        }
+      }
+      for (int i = 0; i < kRows && live; ++i) {
+        if (r0 + i < tile.num_rows) {
+          static_cast<float*>(task.y)[(std::int64_t{tile.row} + r0 + i) * task.y_stride + column] =
+              kGated ? silu(sum[i]) * up_sum[i] : sum[i];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void grouped_product_generic(const GroupedProduct& task, Stream stream) {
+  const Arguments arguments{task.x,
+                            task.x_stride,
+                            task.row_of,
+                            task.offsets,
+                            task.weights,
+                            static_cast<int>(task.num_experts),
+                            static_cast<int>(task.depth),
+                            static_cast<int>(task.columns),
+                            task.y,
+                            task.y_stride};
+  const std::int64_t width = task.type == DType::kFloat32 ? kThreads
+                             : task.gated                 ? kWeightRows / 2
+                                                          : kWeightRows;
+  const std::int64_t tiles =
+      (task.max_rows / kTileRows + task.num_experts) * divide_up(task.columns, width);
+  const auto blocks =
+      static_cast<unsigned>(std::min(tiles, std::int64_t{2} * current_device().num_processors));
+  void (*kernel)(Arguments) = nullptr;
+  switch (task.type) {
+    case DType::kFloat32: kernel = task.gated ? float_kernel<true> : float_kernel<false>; break;
+    case DType::kFloat16:
+      kernel = task.gated ? mma_kernel<__half, true> : mma_kernel<__half, false>;
+      break;
+    default:
+      kernel = task.gated ? mma_kernel<__nv_bfloat16, true> : mma_kernel<__nv_bfloat16, false>;
+  }
+  launch_overlapped("grouped product, generic kernel", kernel, {blocks, kThreads}, stream,
+                    arguments);
+}
+
+}  // namespace coterie::kernels::cuda
