@@ -249,6 +249,24 @@ def test_generic_types(library, how):
                     fail_unless(error <= limit, dtype, tokens, hidden, "expert", e, f"error {error:.1e}")
 
 
+def test_beyond_2_31(library, how):
+    """R * H just over 2^31 elements: 64-bit offsets everywhere."""
+    tokens, hidden, intermediate, experts, top_k = 66000, 2048, 64, 16, 16
+    fail_unless(tokens * top_k * hidden > 2**31, "too small to prove anything")
+    ids, weights = make_routing(tokens, experts, top_k, 9)
+    x = torch.randn(tokens, hidden, device=DEVICE).to(BF16)
+    gate_up, down = make_weights(experts, hidden, intermediate)
+    y = Layer(library, gate_up, down, top_k, tokens, **how)(x, ids, weights, out=poisoned(tokens, hidden))
+    fail_unless(bool(torch.isfinite(y).all()), "poison is left")
+    for part in (slice(0, 40), slice(32980, 33020), slice(tokens - 40, tokens)):
+        want = torch.zeros(40, hidden, device=DEVICE)
+        for e in range(experts):
+            gate, up = (x[part].float() @ gate_up[e].float().t()).chunk(2, -1)
+            weight = torch.where(ids[part] == e, weights[part], 0).sum(1, keepdim=True)
+            want += weight * ((F.silu(gate) * up).to(BF16).float() @ down[e].float().t())
+        compare(y[part], want, f"tokens {part.start} to {part.stop}")
+
+
 REPEATS = 30
 
 

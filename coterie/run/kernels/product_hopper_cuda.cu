@@ -50,12 +50,12 @@ CUtensorMap make_map(const void* data, const std::int64_t (&sizes)[kRank],
   return map;
 }
 
-/// Whether wide tiles are enough to keep the processors busy.
+/// Whether wide tiles keep the processors busy, or are faster even so (down-projections).
 bool prefers_wide(const GroupedProduct& task) {
   const std::int64_t row_tiles =
       std::min(task.max_rows, task.num_experts + task.max_rows / kTileRows);
-  const std::int64_t tiles = row_tiles * divide_up(task.columns, task.gated ? 128 : 256);
-  return 4 * tiles >= 3 * current_device().num_processors;
+  const std::int64_t tiles = row_tiles * divide_up(task.columns, 128);
+  return !task.gated || 4 * tiles >= 3 * current_device().num_processors;
 }
 
 template <typename Shape>
