@@ -219,14 +219,18 @@ bool can_read_siblings() {
 }
 
 std::vector<std::string> mpirun_command(const StartOptions& options, int num_cores,
-                                        bool can_read_peers) {
+                                        bool can_read_peers,
+                                        const std::filesystem::path& session_folder) {
   std::vector<std::string> words = {"mpirun",    "--oversubscribe",
                                     "--bind-to", "none",
                                     "--stdin",   "none",
                                     "-n",        std::to_string(options.num_processes)};
-  const auto set = [&](const char* name, const char* value) {
+  const auto set = [&](const char* name, const std::string& value) {
     words.insert(words.end(), {"--mca", name, value});
   };
+  // Launches of one user share /tmp/ompi.HOST.USER, which the first to end removes under the
+  // others.
+  set("orte_tmpdir_base", session_folder.string());
   set("plm", "isolated");  // this machine only, inside a Slurm job too
   set("ras", "^slurm,gridengine");
   set("pml", "ob1");
@@ -254,7 +258,7 @@ RanksEnd start_ranks(const StartOptions& options) {
     fail(ErrorCode::kIo, "cannot make a pipe: ", std::strerror(errno));
   }
   const int num_threads = std::max(1, num_cores / options.num_processes);
-  const pid_t child = spawn(mpirun_command(options, num_cores, can_read_siblings()),
+  const pid_t child = spawn(mpirun_command(options, num_cores, can_read_siblings(), scratch.path()),
                             child_environment(failure_file.string(), num_threads), error_pipe);
   NoticeFilter filter(options.on_error_output);
   std::array<char, 4096> buffer{};
