@@ -106,7 +106,11 @@ report::ReportData make_report(const DemoOptions& options, const TracedText& tex
                                std::optional<double> placed_model_difference) {
   const auto& header = text.fit->header();
   report::ReportData data;
-  data.title = "Expert placement of " + options.model.filename().string();
+  data.title = "Expert placement of " +
+               (options.model.filename().empty() ? options.model.parent_path() : options.model)
+                   .filename()
+                   .string() +
+               " (" + header.model_type + ")";
   data.num_devices = options.placement.num_devices;
   data.num_experts = header.num_experts;
   data.top_k = header.top_k;

@@ -127,7 +127,11 @@ bool is_of_outer_launcher(std::string_view variable) {
   return std::ranges::any_of(kPrefixes, [&](auto prefix) { return variable.starts_with(prefix); });
 }
 
-std::vector<std::string> child_environment(const std::string& failure_file, int num_threads) {
+std::filesystem::path failure_file_in(const std::filesystem::path& scratch) {
+  return scratch / "failure";
+}
+
+std::vector<std::string> child_environment(const std::filesystem::path& scratch, int num_threads) {
   std::vector<std::string> variables;
   bool has_threads = false;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -139,7 +143,10 @@ std::vector<std::string> child_environment(const std::string& failure_file, int 
   if (!has_threads) {
     variables.push_back("OMP_NUM_THREADS=" + std::to_string(num_threads));
   }
-  variables.push_back(std::string(kFailureFile) + "=" + failure_file);
+  variables.push_back(std::string(kFailureFile) + "=" + failure_file_in(scratch).string());
+  // Launches of one user share /tmp/ompi.HOST.USER, which the first to end removes under the
+  // others.
+  variables.push_back("OMPI_MCA_orte_tmpdir_base=" + scratch.string());
   variables.emplace_back("OMPI_ALLOW_RUN_AS_ROOT=1");
   variables.emplace_back("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1");
   return variables;
@@ -219,18 +226,14 @@ bool can_read_siblings() {
 }
 
 std::vector<std::string> mpirun_command(const StartOptions& options, int num_cores,
-                                        bool can_read_peers,
-                                        const std::filesystem::path& session_folder) {
+                                        bool can_read_peers) {
   std::vector<std::string> words = {"mpirun",    "--oversubscribe",
                                     "--bind-to", "none",
                                     "--stdin",   "none",
                                     "-n",        std::to_string(options.num_processes)};
-  const auto set = [&](const char* name, const std::string& value) {
+  const auto set = [&](const char* name, const char* value) {
     words.insert(words.end(), {"--mca", name, value});
   };
-  // Launches of one user share /tmp/ompi.HOST.USER, which the first to end removes under the
-  // others.
-  set("orte_tmpdir_base", session_folder.string());
   set("plm", "isolated");  // this machine only, inside a Slurm job too
   set("ras", "^slurm,gridengine");
   set("pml", "ob1");
@@ -251,15 +254,15 @@ RanksEnd start_ranks(const StartOptions& options) {
                   ": needs at least 1");
   COTERIE_CHECK(!options.command.empty(), "no command to start");
   const ScratchFolder scratch;
-  const std::filesystem::path failure_file = scratch.path() / "failure";
+  const std::filesystem::path failure_file = failure_file_in(scratch.path());
   const int num_cores = count_cores();
   std::array<int, 2> error_pipe{};
   if (pipe2(error_pipe.data(), O_CLOEXEC) != 0) {
     fail(ErrorCode::kIo, "cannot make a pipe: ", std::strerror(errno));
   }
   const int num_threads = std::max(1, num_cores / options.num_processes);
-  const pid_t child = spawn(mpirun_command(options, num_cores, can_read_siblings(), scratch.path()),
-                            child_environment(failure_file.string(), num_threads), error_pipe);
+  const pid_t child = spawn(mpirun_command(options, num_cores, can_read_siblings()),
+                            child_environment(scratch.path(), num_threads), error_pipe);
   NoticeFilter filter(options.on_error_output);
   std::array<char, 4096> buffer{};
   while (true) {
