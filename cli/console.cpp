@@ -3,8 +3,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
+
+#include "coterie/base/error.hpp"
 
 namespace coterie::cli {
 namespace {
@@ -26,17 +31,24 @@ void write_to(std::FILE* stream, std::string_view text) {
   std::fflush(stream);
 }
 
+/// Results that do not arrive are an error: a full disk behind `> file` must not pass for success.
+void write_result(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    fail(ErrorCode::kIo, "standard output: cannot write: ", std::strerror(errno));
+  }
+}
+
 }  // namespace
 
 void Console::print(std::string_view text) {
   if (!json_ && !mute_) {
-    write_to(stdout, text);
+    write_result(text);
   }
 }
 
 void Console::emit(const Json& document) {
   if (json_ && !mute_) {
-    write_to(stdout, format_json(document));
+    write_result(format_json(document));
   }
 }
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <ios>
 #include <string>
+#include <string_view>
 
 #include "cli/commands.hpp"
 #include "coterie/base/error.hpp"
@@ -26,11 +30,21 @@ constexpr const char* kFooter =
     "coterie COMMAND --help tells more. Exit codes: 0 done, 2 wrong input, 3 no solution exists,\n"
     "4 another rank failed, 1 a fault of ours.";
 
+void print_error(ErrorCode code, const std::string& message) {
+  const Json document = {{"error", {{"code", name_of(code)}, {"message", message}}}};
+  std::fputs(format_json(document).c_str(), stdout);
+}
+
+/// For errors that end the reading of the flags before --json was seen.
+bool asks_for_json(int argc, char** argv) {
+  return std::any_of(argv, argv + argc,
+                     [](const char* word) { return std::string_view(word) == "--json"; });
+}
+
 int report_error(const Console& console, ErrorCode code, const std::string& message) {
   std::fprintf(stderr, "error: %s\n", message.c_str());
   if (console.json()) {
-    const Json document = {{"error", {{"code", name_of(code)}, {"message", message}}}};
-    std::fputs(format_json(document).c_str(), stdout);
+    print_error(code, message);
   }
   return exit_code_of(code);
 }
@@ -51,12 +65,22 @@ int run(int argc, char** argv) {
     return 0;
   } catch (const CLI::ParseError& error) {
     // --help and --version end here too, with exit code 0.
-    return app.exit(error) == 0 ? 0 : exit_code_of(ErrorCode::kBadInput);
+    if (app.exit(error) == 0) {
+      return 0;
+    }
+    if (asks_for_json(argc, argv)) {
+      print_error(ErrorCode::kBadInput, error.what());
+    }
+    return exit_code_of(ErrorCode::kBadInput);
   } catch (const Error& error) {
     console.end();
     return report_error(console, error.code(), error.what());
   } catch (const std::bad_alloc&) {
     return report_error(console, ErrorCode::kIo, "out of memory");
+  } catch (const std::ios_base::failure& error) {
+    return report_error(console, ErrorCode::kIo, error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report_error(console, ErrorCode::kIo, error.what());
   } catch (const std::exception& error) {
     return report_error(console, ErrorCode::kInternal, error.what());
   }

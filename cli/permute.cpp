@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cli/commands.hpp"
+#include "cli/output_path.hpp"
 #include "coterie/models/models.hpp"
 
 namespace coterie::cli {
@@ -26,6 +27,7 @@ struct PermuteFlags {
 
 void run_permute(const PermuteFlags& flags, Console& console) {
   const placement::Placement placement = placement::read_placement(flags.placement);
+  check_output(flags.out, {flags.model});
   models::permute_checkpoint(flags.model, placement, flags.out, console);
   std::size_t num_moved = 0;
   for (const placement::PlacedLayer& layer : placement.layers) {

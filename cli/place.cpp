@@ -9,6 +9,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/load_cap_flag.hpp"
+#include "cli/output_path.hpp"
 #include "coterie/base/error.hpp"
 #include "coterie/base/file.hpp"
 #include "coterie/plan/placement/placement.hpp"
@@ -130,6 +131,7 @@ void run_place(const PlaceFlags& flags, Console& console) {
   const placement::PlacementOptions options = options_of(flags);
   const placement::FitRows rows = placement::fit_rows_of(flags.fit);
   placement::find_algorithm(flags.algorithm);
+  check_output(flags.out, {flags.traces.begin(), flags.traces.end()});
   { const AtomicFile probe(flags.out); }  // an unwritable place is better known now than later
   routing::ImportOptions import;
   import.num_experts = flags.num_experts;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/commands.hpp"
+#include "cli/output_path.hpp"
 #include "coterie/base/error.hpp"
 #include "coterie/models/models.hpp"
 #include "coterie/run/kernels/kernels.hpp"
@@ -102,6 +103,11 @@ void report(Console& console, const TraceFlags& flags, const models::Decoder& de
 void run_trace(const TraceFlags& flags, Console& console) {
   const std::vector<models::TextSource> sources = sources_of(flags);
   const std::filesystem::path model = flags.model;
+  std::vector<std::filesystem::path> inputs = {model};
+  for (const models::TextSource& source : sources) {
+    inputs.push_back(source.file);
+  }
+  check_output(flags.out, inputs);
   kernels::Threads threads(flags.num_threads);
   models::DecoderOptions options;
   options.execution.threads = &threads;

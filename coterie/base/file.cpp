@@ -91,8 +91,17 @@ void MappedFile::release(std::size_t offset, std::size_t length) const {
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
-  if (std::filesystem::is_directory(path_)) {
+  std::error_code ignored;
+  if (std::filesystem::is_symlink(path_, ignored)) {
+    // The file behind a link is replaced, not the link.
+    path_ = std::filesystem::weakly_canonical(path_, ignored);
+  }
+  const auto status = std::filesystem::status(path_, ignored);
+  if (std::filesystem::is_directory(status)) {
     fail(ErrorCode::kIo, path_.string(), ": cannot write: it is a folder");
+  }
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    fail(ErrorCode::kIo, path_.string(), ": cannot write: not a regular file");
   }
   temporary_ = path_;
   temporary_ += ".partial-" + std::to_string(::getpid());

@@ -36,7 +36,7 @@ class MappedFile {
 
 /// A file that appears whole or not at all: bytes go to a temporary file in the same folder, and
 /// `commit()` renames it into place after it reached the disk. Without commit() the destructor
-/// removes it. Every failure (read-only folder, full disk) is ErrorCode::kIo and names the file.
+/// removes it. A link is followed; a folder, device or pipe is refused. Every failure (read-only folder, full disk) is ErrorCode::kIo and names the file.
 /// Not thread-safe.
 class AtomicFile {
  public:

@@ -78,6 +78,17 @@ TEST_F(FileTest, FullDiskIsAnErrorAndLeavesNothing) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "a"));
 }
 
+TEST_F(FileTest, LinksAreFollowedAndDevicesRefused) {
+  write_text_file(folder_ / "target", "old");
+  std::filesystem::create_symlink(folder_ / "target", folder_ / "link");
+  write_text_file(folder_ / "link", "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "link"));
+  EXPECT_EQ(read_text_file(folder_ / "target"), "new");
+  std::filesystem::create_symlink("/dev/null", folder_ / "device");
+  EXPECT_THROW(AtomicFile(folder_ / "device"), Error);
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
 TEST_F(FileTest, EmptyFileMapsToNoBytes) {
   write_text_file(folder_ / "a", "");
   EXPECT_TRUE(MappedFile(folder_ / "a").bytes().empty());

@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string>
 #include <thread>
 
 namespace coterie::comm {
@@ -162,6 +163,25 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
 }
 
 /// Starts `command` with its standard error in `error_pipe` and nothing on standard input.
+bool is_in_path(const std::string& program) {
+  const char* variable = std::getenv("PATH");
+  std::istringstream folders(variable != nullptr ? variable : "");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (access((folder + "/" + program).c_str(), X_OK) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// The launcher ends when this process ends, however it ends: no ranks are left behind.
+std::vector<std::string> tied_to_us(std::vector<std::string> command) {
+  if (is_in_path("setpriv") && is_in_path(command[0])) {
+    command.insert(command.begin(), {"setpriv", "--pdeathsig", "TERM"});
+  }
+  return command;
+}
+
 pid_t spawn(std::vector<std::string> command, std::vector<std::string> environment,
             const std::array<int, 2>& error_pipe) {
   posix_spawn_file_actions_t actions;
@@ -261,7 +281,7 @@ RanksEnd start_ranks(const StartOptions& options) {
     fail(ErrorCode::kIo, "cannot make a pipe: ", std::strerror(errno));
   }
   const int num_threads = std::max(1, num_cores / options.num_processes);
-  const pid_t child = spawn(mpirun_command(options, num_cores, can_read_siblings()),
+  const pid_t child = spawn(tied_to_us(mpirun_command(options, num_cores, can_read_siblings())),
                             child_environment(scratch.path(), num_threads), error_pipe);
   NoticeFilter filter(options.on_error_output);
   std::array<char, 4096> buffer{};

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/output_path.hpp"
+
+#include <algorithm>
+
+#include "coterie/base/error.hpp"
+
+namespace coterie::cli {
+
+void check_output(const std::filesystem::path& out,
+                  const std::vector<std::filesystem::path>& inputs) {
+  std::error_code ignored;
+  const auto target = std::filesystem::weakly_canonical(out, ignored);
+  for (const std::filesystem::path& input : inputs) {
+    const auto source = std::filesystem::weakly_canonical(input, ignored);
+    COTERIE_REQUIRE(target != source, "--out ", out.string(), ": it is an input of this command");
+    const auto [end, rest] = std::ranges::mismatch(source, target);
+    COTERIE_REQUIRE(!std::filesystem::is_directory(source, ignored) || end != source.end(),
+                    "--out ", out.string(), ": it lies in the input folder ", input.string());
+  }
+}
+
+}  // namespace coterie::cli
