@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coterie/run/comm/group.hpp"
 
+#include <chrono>
 #include <exception>
+#include <thread>
 
 #include "coterie/base/error.hpp"
 #include "coterie/run/comm/engines.hpp"
@@ -41,6 +43,11 @@ void run_rank(const GroupOptions& options, Communicator& communicator,
   try {
     function(communicator);
   } catch (const std::exception& error) {
+    const auto* own = dynamic_cast<const Error*>(&error);
+    if (own != nullptr && own->code() == ErrorCode::kPeer) {
+      // The launcher reads the ranks in any order: let the rank that failed first be heard first.
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    }
     if (options.on_failure) {
       options.on_failure(communicator.rank(), error);
     }
