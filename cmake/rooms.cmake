@@ -87,10 +87,20 @@ coterie_room(run/gradients USES run/comm run/parallel plan/schedule
 coterie_room(run/profiling USES run/comm run/kernels run/exchange plan/cost plan/schedule
   PURPOSE "measured links and products, recorded timelines")
 coterie_room(run/layer
-  USES run/exchange run/gates run/kernels run/comm run/parallel run/profiling plan/routing
+  USES run/exchange run/kernels run/comm run/parallel run/profiling plan/routing
        plan/placement plan/pruning plan/schedule
-  PURPOSE "the MoE layer")
+  PURPOSE "the MoE layer without torch: forward, backward, chunks")
+coterie_room(run/nn
+  USES run/layer run/exchange run/gates run/kernels run/comm run/parallel plan/placement plan/routing
+       plan/pruning plan/schedule
+  OUTSIDE torch
+  PURPOSE "libtorch modules: the trainable MoE layer, its autograd, hooks and recompute")
 coterie_room(models
-  USES run/layer run/parallel run/kernels plan/routing plan/placement
+  USES run/layer run/nn run/gates run/parallel run/kernels plan/routing plan/placement
   OUTSIDE torch pcre2 utf8proc
   PURPOSE "decoder, checkpoints, tokenizer; one small file a family")
+coterie_room(training
+  USES models run/nn run/layer run/gates run/parallel run/comm run/gradients run/profiling run/kernels
+       plan/routing plan/placement plan/cost plan/schedule
+  OUTSIDE torch
+  PURPOSE "trainer, optimizer, data order, checkpoints that reshard, recipes")

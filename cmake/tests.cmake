@@ -5,6 +5,12 @@ find_package(GTest REQUIRED)
 set(COTERIE_SHARED_DIR "${PROJECT_SOURCE_DIR}/../shared" CACHE PATH
     "Folder with real routing data; tests that need it skip where it is absent")
 
+add_library(coterie_test_folders STATIC "${PROJECT_SOURCE_DIR}/tests/folders.cpp")
+target_include_directories(coterie_test_folders PUBLIC "${PROJECT_SOURCE_DIR}")
+target_compile_definitions(coterie_test_folders PRIVATE
+  COTERIE_SHARED_DIR="${COTERIE_SHARED_DIR}" COTERIE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+  COTERIE_BINARY_DIR="${PROJECT_BINARY_DIR}")
+
 function(coterie_test name)
   cmake_parse_arguments(TEST "TORCH" "PROCESSORS" "SOURCES;USES;LABELS" ${ARGN})
   foreach(used IN LISTS TEST_USES)
@@ -13,11 +19,9 @@ function(coterie_test name)
     endif()
   endforeach()
   add_executable(${name} ${TEST_SOURCES})
-  target_link_libraries(${name} PRIVATE ${TEST_USES} GTest::gtest_main coterie_flags)
+  target_link_libraries(${name} PRIVATE ${TEST_USES} coterie_test_folders GTest::gtest_main
+                        coterie_flags)
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
-  target_compile_definitions(${name} PRIVATE
-    COTERIE_SHARED_DIR="${COTERIE_SHARED_DIR}" COTERIE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
-    COTERIE_BINARY_DIR="${PROJECT_BINARY_DIR}")
   if(TEST_TORCH)
     coterie_uses_torch(${name})
   endif()

@@ -14,6 +14,7 @@
 #include "coterie/base/random.hpp"
 #include "coterie/plan/placement/placement.hpp"
 #include "coterie/plan/routing/routing.hpp"
+#include "tests/folders.hpp"
 #include "tests/models/scratch_folder.hpp"
 #include "tests/models/tiny_model.hpp"
 
@@ -192,7 +193,7 @@ TEST_F(ExpertParallel, FailureOfOneRankReachesTheShell) {
 }
 
 TEST(ExpertParallelDemo, BundledModelOn2And4And8Processes) {
-  const std::filesystem::path root = COTERIE_SOURCE_DIR;
+  const std::filesystem::path root = tests::source_dir();
   if (!std::filesystem::exists(root / "demo/model/model.safetensors")) {
     GTEST_SKIP() << "demo/model is not there";
   }

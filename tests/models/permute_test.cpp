@@ -8,6 +8,7 @@
 
 #include "coterie/base/json.hpp"
 #include "coterie/models/expert_names.hpp"
+#include "tests/folders.hpp"
 #include "tests/models/random_models.hpp"
 #include "tests/models/scratch_folder.hpp"
 #include "tests/models/tiny_model.hpp"
@@ -222,7 +223,7 @@ TEST(PermuteRandomModels, AreWrittenForTransformersToCheck) {
   if (!std::filesystem::exists(random_models_folder() / "done")) {
     GTEST_SKIP() << "no models of transformers in " << random_models_folder();
   }
-  const auto out = std::filesystem::path(COTERIE_BINARY_DIR) / "permuted_models";
+  const auto out = tests::binary_dir() / "permuted_models";
   std::filesystem::remove_all(out);
   std::filesystem::create_directories(out);
   for (const char* name : {"olmoe_seed0", "olmoe_norm_gqa", "olmoe_sharded", "olmoe_bf16",

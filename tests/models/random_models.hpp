@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "coterie/models/models.hpp"
+#include "tests/folders.hpp"
 
 namespace coterie::models {
 
 /// Where tests/python/make_random_models.py has put its models.
 inline std::filesystem::path random_models_folder() {
-  return std::filesystem::path(COTERIE_BINARY_DIR) / "random_models";
+  return tests::binary_dir() / "random_models";
 }
 
 inline std::vector<std::string> random_model_names() {

@@ -7,12 +7,13 @@
 #include <algorithm>
 
 #include "coterie/plan/routing/routing.hpp"
+#include "tests/folders.hpp"
 #include "tests/models/scratch_folder.hpp"
 
 namespace coterie::models {
 namespace {
 
-const std::filesystem::path kDemo = std::filesystem::path(COTERIE_SOURCE_DIR) / "demo";
+const std::filesystem::path kDemo = tests::source_dir() / "demo";
 
 std::filesystem::path demo_text(const std::string& name) {
   return kDemo / "text" / name;

@@ -14,6 +14,7 @@
 #include "coterie/base/json.hpp"
 #include "coterie/models/tokenizer_regex.hpp"
 #include "coterie/models/tokenizer_unicode.hpp"
+#include "tests/folders.hpp"
 
 namespace coterie::models {
 namespace {
@@ -21,8 +22,8 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 
 const Json& vectors() {
-  static const Json document = read_json_file(std::filesystem::path(COTERIE_SOURCE_DIR) /
-                                              "tests/golden/tokenizer_vectors.json");
+  static const Json document =
+      read_json_file(tests::source_dir() / "tests/golden/tokenizer_vectors.json");
   return document;
 }
 

@@ -7,6 +7,7 @@
 #include "coterie/base/error.hpp"
 #include "coterie/base/file.hpp"
 #include "coterie/base/json.hpp"
+#include "tests/folders.hpp"
 #include "tests/report/sample_report.hpp"
 
 namespace coterie::report {
@@ -33,7 +34,7 @@ ReportData fixed_report() {
 }
 
 void expect_golden(const std::string& name, const std::string& content) {
-  const auto path = std::filesystem::path(COTERIE_SOURCE_DIR) / "tests/golden" / name;
+  const auto path = tests::source_dir() / "tests/golden" / name;
   if (std::getenv("COTERIE_UPDATE_GOLDEN") != nullptr) {
     write_text_file(path, content);
   }

@@ -6,6 +6,7 @@
 
 #include "coterie/base/error.hpp"
 #include "coterie/base/file.hpp"
+#include "tests/folders.hpp"
 #include "tests/plan/placement/routing_data.hpp"
 
 namespace coterie::placement {
@@ -102,7 +103,7 @@ TEST(PlaceTrace, GoldenFiles) {
   const auto trace = made_trace(2, 200);
   PlacementOptions options = small_options();
   options.seed = 7;
-  const auto folder = std::filesystem::path(COTERIE_SOURCE_DIR) / "tests/plan/placement/golden";
+  const auto folder = tests::source_dir() / "tests/plan/placement/golden";
   const auto check = [&](const std::string& name, std::string_view algorithm) {
     const auto placed = place_trace(*trace, algorithm, options, FitRows::kEven);
     const std::string text = format_placement(placed.placement);

@@ -8,6 +8,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "tests/folders.hpp"
+
 namespace coterie::placement::testing {
 namespace {
 
@@ -83,7 +85,7 @@ std::uint64_t count_rows(const routing::ExpertSets& sets,
 }
 
 std::filesystem::path real_data_folder() {
-  std::filesystem::path folder = std::filesystem::path(COTERIE_SHARED_DIR) / "data" / "routing";
+  std::filesystem::path folder = tests::shared_dir() / "data" / "routing";
   return std::filesystem::is_directory(folder) ? folder : std::filesystem::path();
 }
 

@@ -3,12 +3,13 @@
 
 #include "coterie/base/file.hpp"
 #include "coterie/base/json.hpp"
+#include "tests/folders.hpp"
 #include "tests/plan/routing/tiny_trace.hpp"
 
 namespace coterie::routing {
 namespace {
 
-const std::filesystem::path kGolden = std::filesystem::path(COTERIE_SOURCE_DIR) / "tests/golden";
+const std::filesystem::path kGolden = tests::source_dir() / "tests/golden";
 
 /// Compares with a file of tests/golden; COTERIE_UPDATE_GOLDEN=1 writes it anew.
 void expect_golden(const std::string& name, const std::string& content) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tests/folders.hpp"
 #include "tests/plan/routing/tiny_trace.hpp"
 
 namespace coterie::routing {
 namespace {
 
-const std::filesystem::path kData = std::filesystem::path(COTERIE_SHARED_DIR) / "data/routing";
+const std::filesystem::path kData = tests::shared_dir() / "data/routing";
 
 #define SKIP_WITHOUT_DATA()                                                   \
   if (!std::filesystem::exists(kData)) {                                      \

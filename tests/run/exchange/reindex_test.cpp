@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "coterie/base/json.hpp"
+#include "tests/folders.hpp"
 #include "tests/run/exchange/random_case.hpp"
 
 namespace coterie::exchange {
@@ -98,7 +99,7 @@ TEST(Reindex, ExampleAboveTheCode) {
 
 TEST(Reindex, GoldenCaseOfFourDevicesAndEightExperts) {
   const Json golden =
-      read_json_file(std::string(COTERIE_SOURCE_DIR) + "/tests/golden/reindex_4x8.json");
+      read_json_file(tests::source_dir().string() + "/tests/golden/reindex_4x8.json");
   using Rows = std::vector<std::vector<std::int32_t>>;
   const PlacementIndex index({8, golden.at("experts_of_device").get<Rows>(), {}});
   std::vector<RankTokens> ranks;
