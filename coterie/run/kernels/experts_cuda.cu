@@ -113,6 +113,13 @@ void grouped_up(const GroupedUp& task, const ProductOptions& options, Stream str
   product.weights = task.gate_up.data;
   product.y = task.hidden.data;
   product.y_stride = task.hidden.row_stride;
+  if (task.pre.data != nullptr) {
+    require_rows_of(what, "pre", task.pre, task.gate_up, task.gate_up.rows);
+    COTERIE_REQUIRE(task.pre.rows >= task.hidden.rows, what, ": pre has ", task.pre.rows,
+                    " rows, hidden has ", task.hidden.rows);
+    product.pre = task.pre.data;
+    product.pre_stride = task.pre.row_stride;
+  }
   product.type = task.gate_up.type;
   product.gated = true;
   run(product, options, stream);
@@ -186,7 +193,8 @@ void expert_layer(const ExpertLayer& task, const ProductOptions& options, Stream
   const MatrixView inner{base + parts.hidden, num_pairs, intermediate, intermediate,
                          DType::kBfloat16};
   const MatrixView rows{base + parts.rows, num_pairs, hidden, hidden, DType::kBfloat16};
-  grouped_up({task.x, lists.row_token, lists.expert_offsets, task.gate_up, inner}, options, stream);
+  grouped_up({task.x, lists.row_token, lists.expert_offsets, task.gate_up, inner, task.pre},
+             options, stream);
   run_down({inner, lists.expert_offsets, task.down, rows}, options, true, stream);
   merge_rows({rows, lists.pos_of, task.weights, task.top_k, task.y}, stream);
 }

@@ -147,6 +147,8 @@ struct GroupedUp {
   const std::int32_t* expert_offsets = nullptr;  ///< [E + 1]
   ExpertWeights gate_up;                         ///< [E, 2I, H]: gate rows, then up rows
   MatrixView hidden;                             ///< out [at least R, I], same type
+  MatrixView pre;  ///< out [at least R, 2I], same type: gate and up before the activation, which is
+                   ///< what backward needs; data null: not stored
 };
 void grouped_up(const GroupedUp& task, const ProductOptions& options, Stream stream);
 
@@ -174,6 +176,7 @@ struct ExpertLayer {
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
   Faults* faults = nullptr;  ///< may be null
+  MatrixView pre;            ///< as in grouped_up
 };
 /// Bytes that expert_layer needs.
 std::size_t expert_layer_workspace_bytes(std::int64_t num_tokens, int top_k, int num_experts,

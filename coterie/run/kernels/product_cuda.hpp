@@ -23,6 +23,8 @@ struct GroupedProduct {
   const void* weights = nullptr;
   void* y = nullptr;
   std::int64_t y_stride = 0;
+  void* pre = nullptr;  ///< gated: also stores the 2N sums before the activation; may be null
+  std::int64_t pre_stride = 0;
   DType type = DType::kBfloat16;
   bool gated = false;
   bool offsets_are_old =

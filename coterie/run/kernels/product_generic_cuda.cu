@@ -31,6 +31,8 @@ struct Arguments {
   int columns;
   void* y;
   std::int64_t y_stride;
+  void* pre;  // gated: where the sums go before the activation; may be null
+  std::int64_t pre_stride;
 };
 
 __device__ float silu(float v) {
@@ -182,6 +184,13 @@ __global__ void __launch_bounds__(kThreads) mma_kernel(const Arguments task) {
           }
           float low = d[m][n][2 * pair];
           float high = d[m][n][2 * pair + 1];
+          if (kGated && task.pre != nullptr) {
+            T* const pre =
+                static_cast<T*>(task.pre) + (std::int64_t{tile.row} + r) * task.pre_stride;
+            store_two(pre + column, low, high);
+            store_two(pre + task.columns + column, d[m][(n + 4) % 8][2 * pair],
+                      d[m][(n + 4) % 8][2 * pair + 1]);
+          }
           if (kGated) {
             low = silu(low) * d[m][(n + 4) % 8][2 * pair];
             high = silu(high) * d[m][(n + 4) % 8][2 * pair + 1];
@@ -233,6 +242,12 @@ __global__ void __launch_bounds__(kThreads) float_kernel(const Arguments task) {
       }
       for (int i = 0; i < kRows && live; ++i) {
         if (r0 + i < tile.num_rows) {
+          if (kGated && task.pre != nullptr) {
+            float* const pre = static_cast<float*>(task.pre) +
+                               (std::int64_t{tile.row} + r0 + i) * task.pre_stride + column;
+            pre[0] = sum[i];
+            pre[task.columns] = up_sum[i];
+          }
           static_cast<float*>(task.y)[(std::int64_t{tile.row} + r0 + i) * task.y_stride + column] =
               kGated ? silu(sum[i]) * up_sum[i] : sum[i];
         }
@@ -253,7 +268,9 @@ void grouped_product_generic(const GroupedProduct& task, Stream stream) {
                             static_cast<int>(task.depth),
                             static_cast<int>(task.columns),
                             task.y,
-                            task.y_stride};
+                            task.y_stride,
+                            task.pre,
+                            task.pre_stride};
   const std::int64_t width = task.type == DType::kFloat32 ? kThreads
                              : task.gated                 ? kWeightRows / 2
                                                           : kWeightRows;

@@ -35,6 +35,8 @@ struct ProductArguments {
   int columns;
   __nv_bfloat16* y;
   std::int64_t y_stride;
+  __nv_bfloat16* pre;  // gated: where the sums go before the activation; may be null
+  std::int64_t pre_stride;
   bool early;  // weights may be loaded before the previous kernel is complete
   Watchdog watchdog;
 };
@@ -181,40 +183,67 @@ __device__ inline std::uint32_t pack(float low, float high) {
   return *reinterpret_cast<const std::uint32_t*>(&both);
 }
 
-/// Rounds a warp's 16 rows and sends them out; the copy engine finishes on its own.
-template <typename Shape>
-__device__ inline void store_rows(float (&d)[Shape::kSums], const Tile& tile, int first_row,
-                                  std::uint32_t staging, const ProductArguments& task) {
+/// Where a tile's results go.
+struct TileTarget {
+  __nv_bfloat16* data;
+  std::int64_t stride;
+  int column;       // first column of the tile
+  int num_columns;  // that exist from there on
+};
+
+/// Rounds 16 rows x `kColumns` columns of a warp, sums d[kFirst ...], and sends them out; the copy
+/// engine finishes on its own.
+template <typename Shape, int kFirst, int kColumns>
+__device__ inline void store_block(const float (&d)[Shape::kSums], const Tile& tile, int first_row,
+                                   std::uint32_t staging, const TileTarget& target) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint32_t address =
       staging + ((lane / 8 & 1) * 8 + lane % 8) * Shape::kPitch + (lane / 16) * 16;
-  if constexpr (Shape::kGated) {
 #pragma unroll
-    for (int i = 0; i < Shape::kSums / 2; ++i) {
-      d[i] = silu(d[i]) * d[Shape::kSums / 2 + i];
-    }
-  }
-#pragma unroll
-  for (int pass = 0; pass < Shape::kTileColumns / Shape::kPassColumns; ++pass) {
+  for (int pass = 0; pass < kColumns / Shape::kPassColumns; ++pass) {
     wait_stores_read();
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < Shape::kPassColumns / 8; j += 2) {
-      const int i = pass * Shape::kPassColumns / 2 + 4 * j;
+      const int i = kFirst + pass * Shape::kPassColumns / 2 + 4 * j;
       store_matrices(address + j * 16, pack(d[i], d[i + 1]), pack(d[i + 2], d[i + 3]),
                      pack(d[i + 4], d[i + 5]), pack(d[i + 6], d[i + 7]));
     }
     fence_to_async();
     __syncwarp();
-    const int column = tile.block * Shape::kTileColumns + pass * Shape::kPassColumns;
-    const int num_columns = min(Shape::kPassColumns, task.columns - column);
+    const int column = pass * Shape::kPassColumns;
+    const int num_columns = min(Shape::kPassColumns, target.num_columns - column);
     if (lane < 16 && first_row + lane < tile.num_rows && num_columns > 0 && !tile.idle) {
       const std::int64_t row = tile.row + first_row + lane;
-      store_bytes(task.y + row * task.y_stride + column, staging + lane * Shape::kPitch,
-                  num_columns * 2);
+      store_bytes(target.data + row * target.stride + target.column + column,
+                  staging + lane * Shape::kPitch, num_columns * 2);
     }
     commit_stores();
   }
+}
+
+/// What becomes of a warp's 16 rows of sums.
+template <typename Shape>
+__device__ inline void store_rows(float (&d)[Shape::kSums], const Tile& tile, int first_row,
+                                  std::uint32_t staging, const ProductArguments& task) {
+  const int column = tile.block * Shape::kTileColumns;
+  const int num_columns = task.columns - column;
+  constexpr int kUp = Shape::kSums / 2;  // gated: the first of the up sums
+  if constexpr (Shape::kGated) {
+    if (task.pre != nullptr) {
+      store_block<Shape, 0, Shape::kTileColumns>(d, tile, first_row, staging,
+                                                 {task.pre, task.pre_stride, column, num_columns});
+      store_block<Shape, kUp, Shape::kTileColumns>(
+          d, tile, first_row, staging,
+          {task.pre + task.columns, task.pre_stride, column, num_columns});
+    }
+#pragma unroll
+    for (int i = 0; i < kUp; ++i) {
+      d[i] = silu(d[i]) * d[kUp + i];
+    }
+  }
+  store_block<Shape, 0, Shape::kTileColumns>(d, tile, first_row, staging,
+                                             {task.y, task.y_stride, column, num_columns});
 }
 
 /// A consumer warp has read a stage: tells every producer that may write into it.

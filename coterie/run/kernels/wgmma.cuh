@@ -14,6 +14,16 @@ __device__ inline std::uint64_t tile_descriptor(std::uint32_t address) {
          (std::uint64_t{1024 >> 4} << 32) | (std::uint64_t{1} << 62);
 }
 
+/// Describes a tile that lies with K outside: 64 elements of M or N in 128 bytes, one row of them a
+/// step of K, under the 128-byte swizzle; the next 64 elements begin `group_bytes` later. `address`
+/// moves along K by multiples of 2048 bytes (16 steps).
+__device__ inline std::uint64_t columns_descriptor(std::uint32_t address,
+                                                   std::uint32_t group_bytes) {
+  return static_cast<std::uint64_t>((address & 0x3FFFFU) >> 4) |
+         (static_cast<std::uint64_t>(group_bytes >> 4) << 16) | (std::uint64_t{1024 >> 4} << 32) |
+         (std::uint64_t{1} << 62);
+}
+
 __device__ inline void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -47,10 +57,31 @@ __device__ inline void store_matrices(std::uint32_t address, std::uint32_t a, st
                : "memory");
 }
 
+/// As store_matrices, each matrix transposed.
+__device__ inline void store_matrices_transposed(std::uint32_t address, std::uint32_t a,
+                                                 std::uint32_t b, std::uint32_t c,
+                                                 std::uint32_t d) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(a), "r"(b), "r"(c), "r"(d)
+      : "memory");
+}
+
+/// Loads what store_matrices stores.
+__device__ inline void load_matrices(std::uint32_t address, std::uint32_t& a, std::uint32_t& b,
+                                     std::uint32_t& c, std::uint32_t& d) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+               : "r"(address)
+               : "memory");
+}
+
 // clang-format off
 /// d[64 x N] = a[64 x 16] b[N x 16]^T + (keep ? d : 0), N = 256 or 128: bf16 operands, fp32 sums.
+/// kTransposeA, kTransposeB: 1 where that operand lies with K outside (columns_descriptor).
 /// Thread t of the warpgroup holds rows 16 (t / 32) + (t % 32) / 4 + {0, 8}, columns 8 j + 2 (t % 4) +
 /// {0, 1}: d[4 j] and d[4 j + 1] in the first row, d[4 j + 2] and d[4 j + 3] in the second.
+template <int kTransposeA = 0, int kTransposeB = 0>
 __device__ inline void multiply(float (&d)[128], std::uint64_t a, std::uint64_t b, int keep) {
   asm volatile(
       "{\n\t.reg .pred keep;\n\tsetp.ne.b32 keep, %130, 0;\n\t"
@@ -63,7 +94,7 @@ __device__ inline void multiply(float (&d)[128], std::uint64_t a, std::uint64_t 
       "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
       "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
       "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-      "%128, %129, keep, 1, 1, 0, 0;\n\t}"
+      "%128, %129, keep, 1, 1, %131, %132;\n\t}"
       :
         "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
         "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
@@ -81,9 +112,10 @@ __device__ inline void multiply(float (&d)[128], std::uint64_t a, std::uint64_t 
         "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]),
         "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]),
         "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-      : "l"(a), "l"(b), "r"(keep));
+      : "l"(a), "l"(b), "r"(keep), "n"(kTransposeA), "n"(kTransposeB));
 }
 
+template <int kTransposeA = 0, int kTransposeB = 0>
 __device__ inline void multiply(float (&d)[64], std::uint64_t a, std::uint64_t b, int keep) {
   asm volatile(
       "{\n\t.reg .pred keep;\n\tsetp.ne.b32 keep, %66, 0;\n\t"
@@ -92,7 +124,7 @@ __device__ inline void multiply(float (&d)[64], std::uint64_t a, std::uint64_t b
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, keep, 1, 1, 0, 0;\n\t}"
+      "%64, %65, keep, 1, 1, %67, %68;\n\t}"
       :
         "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
         "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
@@ -102,7 +134,7 @@ __device__ inline void multiply(float (&d)[64], std::uint64_t a, std::uint64_t b
         "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
         "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
         "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "l"(a), "l"(b), "r"(keep));
+      : "l"(a), "l"(b), "r"(keep), "n"(kTransposeA), "n"(kTransposeB));
 }
 // clang-format on
 
