@@ -20,7 +20,10 @@ std::uint64_t num_products_run(Backend backend) noexcept {
 }
 
 void grouped_product(const GroupedProduct& task, Backend backend, Threads& threads) {
-  if (backend == Backend::kReference) {
+  const bool vectors = task.x.type != DType::kFloat64 && task.bias.empty() &&
+                       task.pre.data == nullptr &&
+                       (task.epilogue == Epilogue::kNone || task.epilogue == Epilogue::kSwiGlu);
+  if (backend == Backend::kReference || !vectors) {
     grouped_product_reference(task, threads);
   } else {
     grouped_product_cpu(task, backend, threads);

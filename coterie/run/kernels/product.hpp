@@ -10,8 +10,11 @@
 /// Private to the room: the product x w^T that linear, grouped_up and grouped_down are made of.
 namespace coterie::kernels {
 
+/// What happens to the sums before they are stored.
+enum class Epilogue : std::uint8_t { kNone, kSwiGlu, kGelu, kGeluTanh };
+
 /// Products of several experts: output rows [offsets[e], offsets[e + 1]) = input rows times w[e]^T.
-/// With `gated`, w[e] is [2N, K] and the output silu(first half) * second half, else w[e] is [N,
+/// With kSwiGlu, w[e] is [2N, K] and the output silu(first half) * second half, else w[e] is [N,
 /// K].
 struct GroupedProduct {
   ConstMatrixView x;
@@ -20,7 +23,9 @@ struct GroupedProduct {
   std::span<const std::int64_t> offsets;
   std::span<const ConstMatrixView> w;
   MatrixView y;
-  bool gated = false;
+  Epilogue epilogue = Epilogue::kNone;
+  std::span<const ConstMatrixView> bias = {};  ///< [E] of [1, number of rows of w]; empty: none
+  MatrixView pre = {};  ///< what the epilogue is given; data null: not wanted
 };
 
 /// Plain loops, sums in double.

@@ -121,7 +121,8 @@ ProductBlock block_of(const GroupedProduct& task, const std::vector<const void*>
   block.x_type = task.x.type;
   block.w_stride = w.row_stride * size_of(w.type);
   block.w = static_cast<const char*>(w.data) + range.begin * block.w_stride;
-  block.w_up = task.gated ? block.w + task.y.columns * block.w_stride : nullptr;
+  block.w_up =
+      task.epilogue == Epilogue::kSwiGlu ? block.w + task.y.columns * block.w_stride : nullptr;
   block.w_type = w.type;
   block.num_columns = range.end - range.begin;
   block.y_stride = task.y.row_stride * size_of(task.y.type);

@@ -2,6 +2,7 @@
 #include "coterie/run/kernels/rows.hpp"
 
 #include <cstddef>
+#include <string>
 #include <unordered_set>
 
 #include "coterie/base/error.hpp"
@@ -34,6 +35,13 @@ void require_lists(const RowLists& lists, const ConstMatrixView& from, std::int6
     require_equal("merge_rows", "length of weights",
                   static_cast<std::int64_t>(lists.weights.size()), "length of rows", length);
   }
+  if (!lists.fp64_weights.empty()) {
+    COTERIE_REQUIRE(lists.weights.empty() && from.type == DType::kFloat64,
+                    "merge_rows: fp64_weights need float64 rows and no weights; from is ",
+                    name_of(from.type));
+    require_equal("merge_rows", "length of fp64_weights",
+                  static_cast<std::int64_t>(lists.fp64_weights.size()), "length of rows", length);
+  }
   if (!lists.offsets.empty()) {
     require_equal("merge_rows", "length of offsets",
                   static_cast<std::int64_t>(lists.offsets.size()), "number of rows of to + 1",
@@ -44,6 +52,17 @@ void require_lists(const RowLists& lists, const ConstMatrixView& from, std::int6
                     "merge_rows: length of rows is ", length, ", no multiple of the ", num_lists,
                     " rows of to");
   }
+}
+
+/// A list of the rows of `matrix`, `num_rows` long; empty: as many rows as that.
+void require_list(const char* argument, std::span<const std::int32_t> list,
+                  const ConstMatrixView& matrix, std::int64_t num_rows) {
+  const std::string what =
+      std::string(list.empty() ? "number of rows of " : "length of pairs.") + argument;
+  require_equal("dot_rows", what.c_str(),
+                list.empty() ? matrix.rows : static_cast<std::int64_t>(list.size()),
+                "number of rows of to", num_rows);
+  require_rows("dot_rows", argument, list, matrix.rows);
 }
 
 }  // namespace
@@ -95,24 +114,48 @@ void merge_rows(const ConstMatrixView& from, const RowLists& lists, const Matrix
   require_equal("merge_rows", "number of columns of to", to.columns, "number of columns of from",
                 from.columns);
   require_lists(lists, from, to.rows);
-  COTERIE_REQUIRE(!add || to.type == DType::kFloat32, "merge_rows: to is ", name_of(to.type),
-                  "; adding needs float32");
+  require_precision("merge_rows", "to", to, from.type == DType::kFloat64);
+  COTERIE_REQUIRE(!add || to.type != DType::kBfloat16, "merge_rows: to is ", name_of(to.type),
+                  "; adding needs float32 or float64");
   const auto merge = backend == Backend::kReference ? merge_row_reference : merge_row_cpu;
   const auto length = static_cast<std::int64_t>(lists.rows.size());
   const std::int64_t width = to.rows == 0 ? 0 : length / to.rows;
+  const MergeList all{lists.rows, lists.weights, lists.fp64_weights};
   execution.pool().run_ranges(
       to.rows, grain_of(from, width + 1), [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t t = begin; t < end; ++t) {
           const auto at = static_cast<std::size_t>(t);
-          const auto first =
-              static_cast<std::size_t>(lists.offsets.empty() ? t * width : lists.offsets[at]);
-          const auto last = static_cast<std::size_t>(lists.offsets.empty() ? (t + 1) * width
-                                                                           : lists.offsets[at + 1]);
-          merge(from, lists.rows.subspan(first, last - first),
-                lists.weights.empty() ? lists.weights : lists.weights.subspan(first, last - first),
-                to, t, add);
+          const bool even = lists.offsets.empty();
+          const std::int64_t first = even ? t * width : lists.offsets[at];
+          const std::int64_t last = even ? (t + 1) * width : lists.offsets[at + 1];
+          merge(from, all.part(first, last), to, t, add);
         }
       });
+}
+
+void dot_rows(const ConstMatrixView& a, const ConstMatrixView& b, const RowPairs& pairs,
+              const MatrixView& to, const Execution& execution) {
+  const Backend backend = resolve_backend(execution.backend);
+  require_matrix("dot_rows", "a", a);
+  require_matrix("dot_rows", "b", b);
+  require_matrix("dot_rows", "to", to);
+  require_equal("dot_rows", "number of columns of b", b.columns, "number of columns of a",
+                a.columns);
+  require_equal("dot_rows", "number of columns of to", to.columns, "the wanted number", 1);
+  require_precision("dot_rows", "b", b, a.type == DType::kFloat64);
+  require_precision("dot_rows", "to", to, a.type == DType::kFloat64);
+  COTERIE_REQUIRE(to.type != DType::kBfloat16, "dot_rows: to is bfloat16; expected float32");
+  require_list("a", pairs.a, a, to.rows);
+  require_list("b", pairs.b, b, to.rows);
+  const auto dot = backend == Backend::kReference ? dot_row_reference : dot_row_cpu;
+  execution.pool().run_ranges(to.rows, grain_of(a, 2), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      const auto at = static_cast<std::size_t>(r);
+      store_element(
+          to, r, 0,
+          dot(a, pairs.a.empty() ? r : pairs.a[at], b, pairs.b.empty() ? r : pairs.b[at]));
+    }
+  });
 }
 
 }  // namespace coterie::kernels

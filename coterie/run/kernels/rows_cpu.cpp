@@ -11,17 +11,33 @@ namespace {
 
 constexpr std::int64_t kBlock = 512;  // columns summed at a time, in the first-level cache
 
-/// sums[i] += weight * values[i]; a product, rounded, and an addition: the compiler may not fuse
-/// them
-/// (-ffp-contract=off).
-void add_row(const float* values, float weight, std::int64_t count, float* sums) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    sums[i] += weight * values[i];
-  }
+constexpr std::size_t kChains = 8;  // of a dot product
+
+inline double widened(double v) {
+  return v;
 }
-void add_row(const std::uint16_t* values, float weight, std::int64_t count, float* sums) {
+inline double widened(float v) {
+  return static_cast<double>(v);
+}
+inline double widened(std::uint16_t v) {
+  return static_cast<double>(from_bfloat16(v));
+}
+inline double as_sum(double v, double) {
+  return v;
+}
+inline float as_sum(float v, float) {
+  return v;
+}
+inline float as_sum(std::uint16_t v, float) {
+  return from_bfloat16(v);
+}
+
+/// sums[i] += weight * values[i]; a product, rounded, and an addition: the compiler may not fuse
+/// them (-ffp-contract=off).
+template <class T, class Sum>
+void add_row(const T* values, Sum weight, std::int64_t count, Sum* sums) {
   for (std::int64_t i = 0; i < count; ++i) {
-    sums[i] += weight * from_bfloat16(values[i]);
+    sums[i] += weight * as_sum(values[i], Sum{});
   }
 }
 
@@ -31,10 +47,76 @@ void store_sums(const float* sums, std::int64_t count, const MatrixView& to, std
     std::memcpy(to.row<float>(to_row) + column, sums, static_cast<std::size_t>(count) * 4);
     return;
   }
-  std::uint16_t* const out = to.row<std::uint16_t>(to_row) + column;
-  for (std::int64_t i = 0; i < count; ++i) {
-    out[i] = to_bfloat16(sums[i]);
+  std::transform(sums, sums + count, to.row<std::uint16_t>(to_row) + column, to_bfloat16);
+}
+void store_sums(const double* sums, std::int64_t count, const MatrixView& to, std::int64_t to_row,
+                std::int64_t column) {
+  std::memcpy(to.row<double>(to_row) + column, sums, static_cast<std::size_t>(count) * 8);
+}
+
+/// Calls body with a pointer to row `row` of its own type.
+template <class Body>
+auto with_row(const ConstMatrixView& view, std::int64_t row, const Body& body) {
+  switch (view.type) {
+    case DType::kFloat64: return body(view.row<double>(row));
+    case DType::kFloat32: return body(view.row<float>(row));
+    default: return body(view.row<std::uint16_t>(row));
   }
+}
+
+/// Copies values into another type.
+template <class T>
+void convert_row(const T* from, std::int64_t count, const MatrixView& to, std::int64_t to_row) {
+  switch (to.type) {
+    case DType::kFloat64:
+      std::transform(from, from + count, to.row<double>(to_row), [](T v) { return widened(v); });
+      break;
+    case DType::kFloat32:
+      std::transform(from, from + count, to.row<float>(to_row),
+                     [](T v) { return static_cast<float>(widened(v)); });
+      break;
+    default:
+      std::transform(from, from + count, to.row<std::uint16_t>(to_row),
+                     [](T v) { return to_bfloat16(static_cast<float>(widened(v))); });
+      break;
+  }
+}
+
+template <class Sum, class T>
+void merge_columns(const ConstMatrixView& from, const MergeList& list, const MatrixView& to,
+                   std::int64_t to_row, bool add) {
+  std::array<Sum, kBlock> sums;
+  for (std::int64_t column = 0; column < to.columns; column += kBlock) {
+    const std::int64_t count = std::min(kBlock, to.columns - column);
+    if (add) {
+      std::copy_n(to.row<Sum>(to_row) + column, count, sums.begin());
+    } else {
+      std::fill_n(sums.begin(), count, Sum{0});
+    }
+    for (std::size_t j = 0; j < list.rows.size(); ++j) {
+      if (list.rows[j] >= 0) {
+        add_row(from.row<T>(list.rows[j]) + column, static_cast<Sum>(list.weight(j)), count,
+                sums.data());
+      }
+    }
+    store_sums(sums.data(), count, to, to_row, column);
+  }
+}
+
+template <class A, class B>
+double dot(const A* a, const B* b, std::int64_t count) {
+  std::array<double, kChains> sums{};
+  std::int64_t c = 0;
+  for (; c + static_cast<std::int64_t>(kChains) <= count; c += kChains) {
+    for (std::size_t lane = 0; lane < kChains; ++lane) {
+      sums[lane] += widened(a[c + static_cast<std::int64_t>(lane)]) *
+                    widened(b[c + static_cast<std::int64_t>(lane)]);
+    }
+  }
+  for (std::size_t lane = 0; c < count; ++c, ++lane) {
+    sums[lane] += widened(a[c]) * widened(b[c]);
+  }
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
 }  // namespace
@@ -50,38 +132,29 @@ void copy_row_cpu(const ConstMatrixView& from, std::int64_t from_row, const Matr
     std::memset(target, 0, bytes);
   } else if (from.type == to.type) {
     std::memcpy(target, from.row<char>(0) + from_row * from.row_stride * size_of(from.type), bytes);
-  } else if (to.type == DType::kBfloat16) {
-    store_sums(from.row<float>(from_row), to.columns, to, to_row, 0);
   } else {
-    const auto* const values = from.row<std::uint16_t>(from_row);
-    std::transform(values, values + to.columns, to.row<float>(to_row), from_bfloat16);
+    with_row(from, from_row,
+             [&](const auto* values) { convert_row(values, to.columns, to, to_row); });
   }
 }
 
-void merge_row_cpu(const ConstMatrixView& from, std::span<const std::int32_t> rows,
-                   std::span<const float> weights, const MatrixView& to, std::int64_t to_row,
-                   bool add) {
-  std::array<float, kBlock> sums;
-  for (std::int64_t column = 0; column < to.columns; column += kBlock) {
-    const std::int64_t count = std::min(kBlock, to.columns - column);
-    if (add) {
-      std::memcpy(sums.data(), to.row<float>(to_row) + column, static_cast<std::size_t>(count) * 4);
-    } else {
-      std::fill_n(sums.begin(), count, 0.0F);
-    }
-    for (std::size_t j = 0; j < rows.size(); ++j) {
-      if (rows[j] < 0) {
-        continue;
-      }
-      const float weight = weights.empty() ? 1.0F : weights[j];
-      if (from.type == DType::kFloat32) {
-        add_row(from.row<float>(rows[j]) + column, weight, count, sums.data());
-      } else {
-        add_row(from.row<std::uint16_t>(rows[j]) + column, weight, count, sums.data());
-      }
-    }
-    store_sums(sums.data(), count, to, to_row, column);
+void merge_row_cpu(const ConstMatrixView& from, const MergeList& list, const MatrixView& to,
+                   std::int64_t to_row, bool add) {
+  switch (from.type) {
+    case DType::kFloat64: merge_columns<double, double>(from, list, to, to_row, add); break;
+    case DType::kFloat32: merge_columns<float, float>(from, list, to, to_row, add); break;
+    default: merge_columns<float, std::uint16_t>(from, list, to, to_row, add); break;
   }
+}
+
+double dot_row_cpu(const ConstMatrixView& a, std::int64_t a_row, const ConstMatrixView& b,
+                   std::int64_t b_row) {
+  if (a_row < 0 || b_row < 0) {
+    return 0.0;
+  }
+  return with_row(a, a_row, [&](const auto* x) {
+    return with_row(b, b_row, [&](const auto* y) { return dot(x, y, a.columns); });
+  });
 }
 
 }  // namespace coterie::kernels

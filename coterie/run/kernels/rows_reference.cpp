@@ -11,20 +11,40 @@ void copy_row_reference(const ConstMatrixView& from, std::int64_t from_row, cons
   }
 }
 
-void merge_row_reference(const ConstMatrixView& from, std::span<const std::int32_t> rows,
-                         std::span<const float> weights, const MatrixView& to, std::int64_t to_row,
-                         bool add) {
-  for (std::int64_t c = 0; c < to.columns; ++c) {
-    float sum = add ? load_element(to, to_row, c) : 0.0F;
-    for (std::size_t j = 0; j < rows.size(); ++j) {
-      if (rows[j] >= 0) {
-        const float weight = weights.empty() ? 1.0F : weights[j];
-        const float term = weight * load_element(from, rows[j], c);
-        sum = sum + term;
-      }
+namespace {
+
+template <class Sum>
+Sum merged(const ConstMatrixView& from, const MergeList& list, std::int64_t column, Sum sum) {
+  for (std::size_t j = 0; j < list.rows.size(); ++j) {
+    if (list.rows[j] >= 0) {
+      const Sum term = static_cast<Sum>(list.weight(j)) *
+                       static_cast<Sum>(load_element(from, list.rows[j], column));
+      sum = sum + term;
     }
-    store_element(to, to_row, c, sum);
   }
+  return sum;
+}
+
+}  // namespace
+
+void merge_row_reference(const ConstMatrixView& from, const MergeList& list, const MatrixView& to,
+                         std::int64_t to_row, bool add) {
+  for (std::int64_t c = 0; c < to.columns; ++c) {
+    const double start = add ? load_element(to, to_row, c) : 0.0;
+    store_element(to, to_row, c,
+                  from.type == DType::kFloat64 ? merged<double>(from, list, c, start)
+                                               : static_cast<double>(merged<float>(
+                                                     from, list, c, static_cast<float>(start))));
+  }
+}
+
+double dot_row_reference(const ConstMatrixView& a, std::int64_t a_row, const ConstMatrixView& b,
+                         std::int64_t b_row) {
+  double sum = 0.0;
+  for (std::int64_t c = 0; a_row >= 0 && b_row >= 0 && c < a.columns; ++c) {
+    sum += load_element(a, a_row, c) * load_element(b, b_row, c);
+  }
+  return sum;
 }
 
 }  // namespace coterie::kernels

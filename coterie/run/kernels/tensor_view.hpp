@@ -7,11 +7,11 @@
 namespace coterie::kernels {
 
 /// Element types that the kernels know.
-enum class DType : std::uint8_t { kFloat32, kBfloat16, kFloat16, kInt32 };
+enum class DType : std::uint8_t { kFloat32, kBfloat16, kFloat16, kInt32, kFloat64 };
 
 /// Bytes of one element.
 constexpr std::int64_t size_of(DType type) {
-  return type == DType::kFloat32 || type == DType::kInt32 ? 4 : 2;
+  return type == DType::kFloat64 ? 8 : type == DType::kFloat32 || type == DType::kInt32 ? 4 : 2;
 }
 
 /// A matrix somewhere in memory that belongs to somebody else: `rows` rows of `columns` elements,

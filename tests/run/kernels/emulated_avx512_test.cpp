@@ -76,7 +76,8 @@ TEST_P(EmulatedAvx512, MatchesTheReference) {
           run_block(kernels(), x, w, gated, y, 0, rows);
           const std::int64_t offsets[] = {0, rows};
           const ConstMatrixView w_view = std::as_const(w).view();
-          GroupedProduct task{x.view(), {}, offsets, {&w_view, 1}, wanted.view(), gated};
+          GroupedProduct task{x.view(), {}, offsets, {&w_view, 1}, wanted.view()};
+          task.epilogue = gated ? Epilogue::kSwiGlu : Epilogue::kNone;
           grouped_product_reference(task, threads);
           for (std::int64_t r = 0; r < rows; ++r) {
             for (std::int64_t c = 0; c < outputs; ++c) {

@@ -170,7 +170,7 @@ TEST(Rows, RefuseWhatDoesNotFit) {
   ConstMatrixView whole = from.view();
   whole.type = DType::kInt32;
   EXPECT_EQ(message_of([&] { gather_rows(whole, fine, to.view()); }),
-            "gather_rows: from is int32; expected float32 or bfloat16");
+            "gather_rows: from is int32; expected float32, bfloat16 or float64");
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 
 namespace coterie::kernels {
 
-/// A matrix of fp32 or bf16 with `padding` elements between rows, for tests.
+/// A matrix of fp32, bf16 or fp64 with `padding` elements between rows, for tests.
 class TypedMatrix {
  public:
   TypedMatrix(std::int64_t rows, std::int64_t columns, DType type, std::int64_t padding = 0)
@@ -27,21 +27,24 @@ class TypedMatrix {
     return {bytes_.data(), rows_, columns_, stride_, type_};
   }
 
-  [[nodiscard]] float at(std::int64_t row, std::int64_t column) const {
+  [[nodiscard]] double at(std::int64_t row, std::int64_t column) const {
     const ConstMatrixView v = view();
-    return type_ == DType::kFloat32 ? v.row<float>(row)[column]
-                                    : from_bfloat16(v.row<std::uint16_t>(row)[column]);
+    switch (type_) {
+      case DType::kFloat64: return v.row<double>(row)[column];
+      case DType::kFloat32: return static_cast<double>(v.row<float>(row)[column]);
+      default: return static_cast<double>(from_bfloat16(v.row<std::uint16_t>(row)[column]));
+    }
   }
-  void set(std::int64_t row, std::int64_t column, float value) {
+  void set(std::int64_t row, std::int64_t column, double value) {
     const MatrixView v = view();
-    if (type_ == DType::kFloat32) {
-      v.row<float>(row)[column] = value;
-    } else {
-      v.row<std::uint16_t>(row)[column] = to_bfloat16(value);
+    switch (type_) {
+      case DType::kFloat64: v.row<double>(row)[column] = value; break;
+      case DType::kFloat32: v.row<float>(row)[column] = static_cast<float>(value); break;
+      default: v.row<std::uint16_t>(row)[column] = to_bfloat16(static_cast<float>(value)); break;
     }
   }
 
-  /// Every byte 0xff: a NaN in either type, in the padding too.
+  /// Every byte 0xff: a NaN in every type, in the padding too.
   void poison() { bytes_.assign(bytes_.size(), 0xff); }
 
   /// Normal numbers in all elements; the padding becomes NaN.
@@ -49,11 +52,14 @@ class TypedMatrix {
     poison();
     for (std::int64_t r = 0; r < rows_; ++r) {
       for (std::int64_t c = 0; c < columns_; ++c) {
-        set(r, c, static_cast<float>(scale * random.normal()));
+        set(r, c, scale * random.normal());
       }
     }
   }
 
+  [[nodiscard]] std::int64_t rows() const { return rows_; }
+  [[nodiscard]] std::int64_t columns() const { return columns_; }
+  [[nodiscard]] DType type() const { return type_; }
   [[nodiscard]] bool same_bits(const TypedMatrix& other) const { return bytes_ == other.bytes_; }
 
   /// Whether nothing was written between the rows since poison().
