@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// The door of the room: optimizer, schedules, data order, checkpoints that reshard, the trainer.
+#include "coterie/training/adamw.hpp"
+#include "coterie/training/data_order.hpp"
+#include "coterie/training/gradient_norm.hpp"
+#include "coterie/training/learning_rate.hpp"
+#include "coterie/training/parameter.hpp"
+#include "coterie/training/strict_object.hpp"
+#include "coterie/training/token_streams.hpp"
