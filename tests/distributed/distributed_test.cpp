@@ -94,6 +94,19 @@ TEST(Distributed, RankThatThrowsIsHeardAndItsExitCodePassedOn) {
   EXPECT_EQ(ended.errors.find("rank 1: no room on device 1"), 0U) << ended.errors;
 }
 
+TEST(Distributed, PartsOfAGroupEqualTheFakes) {
+  expect_success(run_scenario("parts", 4));
+  expect_success(run_scenario("parts", 5));
+}
+
+TEST(Distributed, FailureInAPartEndsAllPartsAndIsPassedOn) {
+  const Ended ended = run_scenario("part_throws", 4);
+  EXPECT_EQ(ended.end.exit_code, exit_code_of(ErrorCode::kInfeasible)) << ended.errors;
+  ASSERT_TRUE(ended.end.failure.has_value());
+  EXPECT_EQ(ended.end.failure->rank, 1);
+  EXPECT_TRUE(contains(ended.errors, "aborted by rank 1: no room on device 1")) << ended.errors;
+}
+
 TEST(Distributed, KilledRankEndsTheOthersAndIsNamed) {
   const auto start = std::chrono::steady_clock::now();
   const Ended ended = run_scenario("killed", 4);

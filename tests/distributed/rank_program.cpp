@@ -109,6 +109,55 @@ void compare_with_fake(Communicator& comm) {
                 mine.traffic.num_collectives, ", ", fake.traffic.num_collectives);
 }
 
+/// Parts, parts of parts, and the whole in turn see what they see in the fake.
+Seen parts(Communicator& comm) {
+  const auto pairs = comm.split(comm.rank() / 2);
+  const auto stripes = comm.split(comm.rank() % 2);
+  const auto alone = pairs->split(comm.rank() % 2);
+  COTERIE_CHECK(alone->size() == 1, alone->size());
+  std::vector<int> ranks(static_cast<std::size_t>(stripes->size()));
+  const int me = comm.rank();
+  stripes->all_gather(std::as_bytes(std::span(&me, 1)), std::as_writable_bytes(std::span(ranks)),
+                      Purpose::kControl);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    COTERIE_CHECK(ranks[i] == static_cast<int>(2 * i) + me % 2, "stripe of rank ", me);
+  }
+  Seen seen;
+  for (Communicator* group : {pairs.get(), &comm, stripes.get(), alone.get(), &comm, pairs.get()}) {
+    const Seen part = collectives(*group, 10);
+    seen.checksum = seen.checksum * 31 + part.checksum;
+    seen.traffic.num_collectives += part.traffic.num_collectives;
+    seen.traffic.bytes_sent[0] += part.traffic.sent_for(Purpose::kDispatch);
+  }
+  return seen;
+}
+
+void compare_parts_with_fake(Communicator& comm) {
+  const Seen mine = parts(comm);
+  Seen fake;
+  run_ranks(comm.size(), [&](Communicator& rank) {
+    const Seen seen = parts(rank);
+    if (rank.rank() == comm.rank()) {
+      fake = seen;
+    }
+  });
+  COTERIE_CHECK(mine == fake, "rank ", comm.rank(), ": checksum ", mine.checksum, ", fake ",
+                fake.checksum);
+}
+
+/// Rank 1 fails in its part; the others wait in theirs.
+void part_throws(Communicator& comm) {
+  const auto pairs = comm.split(comm.rank() / 2);
+  const auto stripes = comm.split(comm.rank() % 2);
+  pairs->barrier();
+  if (comm.rank() == 1) {
+    fail(ErrorCode::kInfeasible, "no room on device 1");
+  }
+  stripes->barrier();
+  pairs->barrier();
+  stripes->barrier();
+}
+
 double cpu_seconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -236,6 +285,8 @@ const std::map<std::string, std::function<void(Communicator&)>> kScenarios = {
     {"mismatch", mismatch},
     {"different_calls", different_calls},
     {"throws", throws},
+    {"parts", compare_parts_with_fake},
+    {"part_throws", part_throws},
     {"killed", killed},
     {"hangs", hangs},
     {"large", large_block},

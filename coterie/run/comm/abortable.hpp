@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
 #include <chrono>
 #include <string>
 
@@ -12,8 +14,11 @@ class Abortable {
   virtual ~Abortable() = default;
   /// See Communicator::abort.
   virtual void abort_group(const std::string& message) noexcept = 0;
-  /// Waits until every rank of the group is here too, then lets go of it.
+  /// Waits until every rank of the group is here too, then lets go of it. Not for parts.
   virtual void close_group(std::chrono::milliseconds timeout) = 0;
+  /// See Communicator::split; the part is Abortable too.
+  virtual c10::intrusive_ptr<c10d::Backend> split_group(int color,
+                                                        std::chrono::milliseconds timeout) = 0;
 };
 
 }  // namespace coterie::comm

@@ -9,6 +9,7 @@
 #include "coterie/base/error.hpp"
 #include "coterie/run/comm/abortable.hpp"
 #include "coterie/run/comm/collective.hpp"
+#include "coterie/run/comm/single.hpp"
 
 namespace coterie::comm {
 
@@ -25,11 +26,11 @@ at::Tensor tensor_of(std::span<const std::byte> bytes) {
 }  // namespace
 
 C10dCommunicator::C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend,
-                                   std::chrono::milliseconds timeout)
-    : backend_(std::move(backend)), timeout_(timeout) {}
+                                   std::chrono::milliseconds timeout, bool is_part)
+    : backend_(std::move(backend)), timeout_(timeout), is_part_(is_part) {}
 
 C10dCommunicator::~C10dCommunicator() {
-  if (has_failed_) {
+  if (has_failed_ || is_part_) {
     return;
   }
   if (std::uncaught_exceptions() > 0) {
@@ -101,6 +102,29 @@ void C10dCommunicator::barrier() {
   c10d::BarrierOptions options;
   options.timeout = timeout_;
   finish([&] { return backend_->barrier(options); });
+}
+
+std::unique_ptr<Communicator> C10dCommunicator::split(int color) {
+  check_color(color);
+  auto* own = dynamic_cast<Abortable*>(backend_.get());
+  if (own == nullptr) {
+    fail(ErrorCode::kUnsupported, name(), " cannot cut its group into parts");
+  }
+  c10::intrusive_ptr<c10d::Backend> part;
+  try {
+    part = own->split_group(color, timeout_);
+  } catch (const Error&) {
+    has_failed_ = true;
+    throw;
+  }
+  count_to_all_others(traffic_, sizeof(color), size(), Purpose::kControl);
+  ++traffic_.num_collectives;
+  if (part->getSize() == 1) {  // needs neither thread nor message
+    return std::make_unique<SingleCommunicator>([parent = backend_](const std::string& message) {
+      dynamic_cast<Abortable&>(*parent).abort_group(message);
+    });
+  }
+  return std::make_unique<C10dCommunicator>(std::move(part), timeout_, true);
 }
 
 void C10dCommunicator::abort(const std::string& message) noexcept {

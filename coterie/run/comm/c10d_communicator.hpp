@@ -13,8 +13,10 @@ namespace coterie::comm {
 /// Our face over any c10d backend that moves CPU tensors.
 class C10dCommunicator final : public Communicator {
  public:
-  C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend, std::chrono::milliseconds timeout);
-  /// Parts from the group: waits until every rank is here. After a failure, or while an exception
+  /// `is_part`: of a larger group, which says goodbye for its parts.
+  C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend, std::chrono::milliseconds timeout,
+                   bool is_part = false);
+  /// Leaves the group: waits until every rank is here. After a failure, or while an exception
   /// passes by, it does not wait.
   ~C10dCommunicator() override;
 
@@ -30,6 +32,7 @@ class C10dCommunicator final : public Communicator {
   void broadcast(std::span<std::byte> data, int root, Purpose purpose) override;
   void barrier() override;
   void abort(const std::string& message) noexcept override;
+  [[nodiscard]] std::unique_ptr<Communicator> split(int color) override;
 
   [[nodiscard]] const Traffic& traffic() const override { return traffic_; }
   void reset_traffic() override { traffic_ = {}; }
@@ -40,6 +43,7 @@ class C10dCommunicator final : public Communicator {
 
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::chrono::milliseconds timeout_;
+  bool is_part_;
   Traffic traffic_;
   std::atomic<bool> has_failed_ = false;
 };

@@ -16,6 +16,7 @@ const char* name_of(CollectiveKind kind) noexcept {
     case CollectiveKind::kReduceScatter: return "reduce_scatter";
     case CollectiveKind::kAllReduce: return "all_reduce";
     case CollectiveKind::kLeave: return "leave";
+    case CollectiveKind::kSplit: return "split";
   }
   return "unknown collective";
 }
@@ -67,6 +68,20 @@ void check_all_gather(std::span<const std::byte> send, std::span<const std::byte
 
 void check_root(int root, int size) {
   COTERIE_CHECK(root >= 0 && root < size, "broadcast: root ", root, " of ", size, " ranks");
+}
+
+void check_color(int color) {
+  COTERIE_CHECK(color >= 0, "split: color ", color);
+}
+
+std::vector<int> ranks_of_color(std::span<const int> colors, int rank) {
+  std::vector<int> ranks;
+  for (std::size_t r = 0; r < colors.size(); ++r) {
+    if (colors[r] == colors[static_cast<std::size_t>(rank)]) {
+      ranks.push_back(static_cast<int>(r));
+    }
+  }
+  return ranks;
 }
 
 std::vector<std::int64_t> offsets_of(std::span<const std::int64_t> sizes) {

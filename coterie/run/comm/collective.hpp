@@ -19,6 +19,7 @@ enum class CollectiveKind : std::uint8_t {
   kReduceScatter,
   kAllReduce,
   kLeave,  ///< the group is closed
+  kSplit,
 };
 
 /// Name as in error messages: "all_to_all", "barrier", ...
@@ -42,6 +43,12 @@ void check_all_gather(std::span<const std::byte> send, std::span<const std::byte
 
 /// Throws kInternal unless 0 <= root < size.
 void check_root(int root, int size);
+
+/// Throws kInternal unless `color` is one.
+void check_color(int color);
+
+/// The ranks whose color in `colors` [ranks] is that of rank `rank`, ascending.
+std::vector<int> ranks_of_color(std::span<const int> colors, int rank);
 
 /// [n] where each block starts when blocks of these sizes lie one after the other.
 std::vector<std::int64_t> offsets_of(std::span<const std::int64_t> sizes);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -54,6 +55,15 @@ class Communicator {
   /// ErrorCode::kPeer 'aborted by rank r: message'. Call it before leaving on an error. May be
   /// called from any thread.
   virtual void abort(const std::string& message) noexcept = 0;
+
+  /// Cuts the group: ranks that give the same `color` (>= 0) form a smaller one, numbered by their
+  /// rank here. Every rank of this group calls it, as any collective. The part must go before this
+  /// group does; no message of the one meets the other's, so ranks of a part must agree on the
+  /// order of their calls among themselves only, but two groups that wait on each other crosswise
+  /// hang until the limit. A failure in one part, or abort() on any, ends this group and all its
+  /// parts; messages name ranks by their number in the outermost group. A part counts its own
+  /// traffic; this group's does not contain it.
+  [[nodiscard]] virtual std::unique_ptr<Communicator> split(int color) = 0;
 
   [[nodiscard]] virtual const Traffic& traffic() const = 0;
   virtual void reset_traffic() = 0;

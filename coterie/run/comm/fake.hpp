@@ -4,10 +4,13 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "coterie/run/comm/communicator.hpp"
 
 namespace coterie::comm {
+
+class FakeMeeting;
 
 /// How long a rank waits for another one, unless told otherwise.
 inline constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::minutes(5);
@@ -28,10 +31,8 @@ class FakeGroup {
   void leave(int rank) noexcept;
 
  private:
-  struct State;
-  class Rank;
-  std::unique_ptr<State> state_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::shared_ptr<FakeMeeting> meeting_;
+  std::vector<std::unique_ptr<Communicator>> ranks_;
 };
 
 /// Runs `function` once a rank, each in a thread of its own, and waits for all. If a rank throws,

@@ -288,4 +288,13 @@ void MpiBackend::close_group(std::chrono::milliseconds timeout) {
   })->wait();
 }
 
+c10::intrusive_ptr<c10d::Backend> MpiBackend::split_group(int color,
+                                                          std::chrono::milliseconds timeout) {
+  std::unique_ptr<MpiTransport> part;
+  enqueue(c10d::OpType::BARRIER, {}, [&part, color, timeout](MpiTransport& transport) {
+    part = transport.split(color, timeout);
+  })->wait();
+  return c10::make_intrusive<MpiBackend>(timeout_, std::move(part));
+}
+
 }  // namespace coterie::comm

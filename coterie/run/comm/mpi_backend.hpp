@@ -20,10 +20,10 @@ namespace coterie::comm {
 
 class MpiTransport;
 
-/// c10d collectives of CPU tensors over Open MPI, for the ranks of MPI_COMM_WORLD. One worker
-/// thread carries the calls out in the order they were made; while it waits it sleeps. Sums are
-/// formed in rank order, so that they are the same on all ranks and from run to run (16-bit floats:
-/// in fp32). Tensors must be dense and stay alive until the Work is complete.
+/// c10d collectives of CPU tensors over Open MPI, for the ranks of MPI_COMM_WORLD or a part of
+/// them. One worker thread carries the calls out in the order they were made; while it waits it
+/// sleeps. Sums are formed in rank order, so that they are the same on all ranks and from run to
+/// run (16-bit floats: in fp32). Tensors must be dense and stay alive until the Work is complete.
 class MpiBackend final : public c10d::Backend, public Abortable {
  public:
   /// Collective over all ranks. `timeout` is for calls that do not bring their own.
@@ -55,6 +55,10 @@ class MpiBackend final : public c10d::Backend, public Abortable {
 
   void abort_group(const std::string& message) noexcept override;
   void close_group(std::chrono::milliseconds timeout) override;
+  c10::intrusive_ptr<c10d::Backend> split_group(int color,
+                                                std::chrono::milliseconds timeout) override;
+  /// A part of another group.
+  MpiBackend(std::chrono::milliseconds timeout, std::unique_ptr<MpiTransport> transport);
 
  private:
   class MpiWork;
@@ -72,8 +76,6 @@ class MpiBackend final : public c10d::Backend, public Abortable {
   std::deque<std::pair<c10::intrusive_ptr<MpiWork>, Task>> queue_;
   bool is_stopping_ = false;
   std::thread worker_;
-
-  MpiBackend(std::chrono::milliseconds timeout, std::unique_ptr<MpiTransport> transport);
 };
 
 }  // namespace coterie::comm

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
+#include <numeric>
+#include <utility>
 
+#include "coterie/base/error.hpp"
 #include "coterie/run/comm/backoff.hpp"
 #include "coterie/run/comm/mpi_runtime.hpp"
 
@@ -14,13 +16,11 @@ namespace {
 
 constexpr int kHeaderTag = 1;
 constexpr int kPayloadTag = 2;
-constexpr int kAbortTag = 3;
 /// Fits, with the header of the library, what Open MPI sends at once through shared memory (4 KiB).
 constexpr std::size_t kMessageBytes = 4032;
 /// Longer blocks travel in several messages: MPI counts are 32-bit, and each message that is
 /// through shows that the transfer moves.
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
-constexpr std::chrono::milliseconds kAbortLimit{500};
 
 struct Header {
   std::uint64_t sequence = 0;
@@ -31,13 +31,6 @@ struct Header {
 constexpr std::size_t kInlineBytes = kMessageBytes - sizeof(Header);
 
 }  // namespace
-
-/// What a rank that gives up tells the others.
-struct MpiTransport::AbortNote {
-  std::int32_t rank = 0;
-  std::uint32_t length = 0;
-  std::array<char, 2040> text{};
-};
 
 /// One collective under way.
 struct MpiTransport::Exchange {
@@ -70,40 +63,60 @@ struct MpiTransport::Exchange {
   }
 };
 
-MpiTransport::MpiTransport() {
-  start_mpi();
+MpiTransport::MpiTransport() : abort_((start_mpi(), std::make_shared<MpiAbort>())) {
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
   mpi_group_opened();
   check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  rank_ = mpi_rank();
-  size_ = mpi_size();
+  rank_ = abort_->rank();
+  size_ = abort_->size();
+  world_ranks_.resize(static_cast<std::size_t>(size_));
+  std::iota(world_ranks_.begin(), world_ranks_.end(), 0);
   outbox_.resize(static_cast<std::size_t>(size_) * kMessageBytes);
   inbox_.resize(outbox_.size());
-  incoming_abort_ = std::make_unique<AbortNote>();
-  check_mpi(MPI_Irecv(incoming_abort_.get(), sizeof(AbortNote), MPI_BYTE, MPI_ANY_SOURCE, kAbortTag,
-                      comm_, &abort_request_),
-            "MPI_Irecv");
 }
 
-MpiTransport::~MpiTransport() {
-  if (!is_closed_) {
-    // The library may still write here, now that the ranks have not parted in agreement.
-    static_cast<void>(incoming_abort_.release());
+MpiTransport::MpiTransport(MPI_Comm comm, std::shared_ptr<MpiAbort> abort,
+                           std::vector<int> world_ranks)
+    : comm_(comm), abort_(std::move(abort)), world_ranks_(std::move(world_ranks)) {
+  check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+  size_ = static_cast<int>(world_ranks_.size());
+  outbox_.resize(static_cast<std::size_t>(size_) * kMessageBytes);
+  inbox_.resize(outbox_.size());
+}
+
+MpiTransport::~MpiTransport() = default;
+
+std::unique_ptr<MpiTransport> MpiTransport::split(int color, std::chrono::milliseconds timeout) {
+  check_color(color);
+  std::vector<int> colors(static_cast<std::size_t>(size_));
+  const std::vector<std::span<const std::byte>> send(colors.size(),
+                                                     std::as_bytes(std::span(&color, 1)));
+  std::vector<std::span<std::byte>> receive;
+  for (int& other : colors) {
+    receive.push_back(std::as_writable_bytes(std::span(&other, 1)));
   }
+  // All are here when this is through, so that the call below does not wait for one that is not.
+  exchange({CollectiveKind::kSplit, 0, send, receive, timeout});
+  MPI_Comm part = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(comm_, color, rank_, &part), "MPI_Comm_split");
+  std::vector<int> world_ranks;
+  for (const int rank : ranks_of_color(colors, rank_)) {
+    world_ranks.push_back(world_rank(rank));
+  }
+  return std::unique_ptr<MpiTransport>(new MpiTransport(part, abort_, std::move(world_ranks)));
 }
 
 void MpiTransport::close(std::chrono::milliseconds timeout) {
   const std::vector<std::span<const std::byte>> nothing(static_cast<std::size_t>(size_));
   const std::vector<std::span<std::byte>> nowhere(static_cast<std::size_t>(size_));
   exchange({CollectiveKind::kLeave, 0, nothing, nowhere, timeout});
-  check_mpi(MPI_Cancel(&abort_request_), "MPI_Cancel");
-  check_mpi(MPI_Wait(&abort_request_, MPI_STATUS_IGNORE), "MPI_Wait");
-  is_closed_ = true;
+  abort_->close();
   mpi_group_closed();
 }
 
 void MpiTransport::exchange(const Call& call) {
-  throw_if_aborted();
+  abort_->throw_if_failed();
   Exchange exchange{
       .call = call, .requests = {}, .peers = {}, .is_header = {}, .completed = {}, .statuses = {}};
   try {
@@ -120,7 +133,7 @@ void MpiTransport::exchange(const Call& call) {
         backoff.reset(exchange.num_headers == 0 ? Backoff::kMoving : Backoff::kAbsent);
         continue;
       }
-      throw_if_aborted();
+      abort_->throw_if_failed();
       if (std::chrono::steady_clock::now() > deadline) {
         throw_late(exchange);
       }
@@ -128,7 +141,7 @@ void MpiTransport::exchange(const Call& call) {
     }
     ++sequence_;
   } catch (const Error& error) {
-    fail_group(error);
+    abort_->fail(error);
     exchange.cancel();
     throw;
   }
@@ -138,8 +151,8 @@ void MpiTransport::begin(Exchange& exchange) {
   const auto me = static_cast<std::size_t>(rank_);
   const std::span<const std::byte> own = exchange.call.send[me];
   COTERIE_CHECK(own.size() == exchange.call.receive[me].size(),
-                describe(exchange.call.kind, sequence_), ": rank ", rank_, " sends ", own.size(),
-                " bytes to itself, but expects ", exchange.call.receive[me].size());
+                describe(exchange.call.kind, sequence_), ": rank ", world_rank(rank_), " sends ",
+                own.size(), " bytes to itself, but expects ", exchange.call.receive[me].size());
   const std::size_t num_peers = static_cast<std::size_t>(size_) - 1;
   exchange.requests.reserve(4 * num_peers);  // MPI keeps no pointer into it
   for (int step = 1; step < size_; ++step) {
@@ -203,18 +216,19 @@ void MpiTransport::accept_header(Exchange& exchange, int from, int num_bytes) {
   const std::byte* message = inbox_.data() + static_cast<std::size_t>(from) * kMessageBytes;
   const Call& call = exchange.call;
   Header header;
-  COTERIE_CHECK(num_bytes >= static_cast<int>(sizeof(header)), "rank ", from, " sent a header of ",
-                num_bytes, " bytes");
+  COTERIE_CHECK(num_bytes >= static_cast<int>(sizeof(header)), "rank ", world_rank(from),
+                " sent a header of ", num_bytes, " bytes");
   std::memcpy(&header, message, sizeof(header));
-  COTERIE_CHECK(header.kind == call.kind && header.sequence == sequence_, "rank ", rank_, " is in ",
-                describe(call.kind, sequence_), ", but rank ", from, " is in ",
-                describe(header.kind, header.sequence));
-  COTERIE_CHECK(header.root == call.root, describe(call.kind, sequence_), ": rank ", rank_,
-                " names root ", call.root, ", rank ", from, " names ", header.root);
+  COTERIE_CHECK(header.kind == call.kind && header.sequence == sequence_, "rank ",
+                world_rank(rank_), " is in ", describe(call.kind, sequence_), ", but rank ",
+                world_rank(from), " is in ", describe(header.kind, header.sequence));
+  COTERIE_CHECK(header.root == call.root, describe(call.kind, sequence_), ": rank ",
+                world_rank(rank_), " names root ", call.root, ", rank ", world_rank(from),
+                " names ", header.root);
   const std::span<std::byte> block = call.receive[static_cast<std::size_t>(from)];
-  COTERIE_CHECK(header.num_bytes == block.size(), describe(call.kind, sequence_), ": rank ", from,
-                " sends ", header.num_bytes, " bytes to rank ", rank_, ", which expects ",
-                block.size());
+  COTERIE_CHECK(header.num_bytes == block.size(), describe(call.kind, sequence_), ": rank ",
+                world_rank(from), " sends ", header.num_bytes, " bytes to rank ", world_rank(rank_),
+                ", which expects ", block.size());
   if (block.size() <= kInlineBytes) {
     if (!block.empty()) {
       std::memcpy(block.data(), message + sizeof(header), block.size());
@@ -234,7 +248,7 @@ void MpiTransport::throw_late(const Exchange& exchange) const {
   std::vector<int> unfinished;
   for (std::size_t i = 0; i < exchange.requests.size(); ++i) {
     if (exchange.requests[i] != MPI_REQUEST_NULL) {
-      (exchange.is_header[i] != 0 ? missing : unfinished).push_back(exchange.peers[i]);
+      (exchange.is_header[i] != 0 ? missing : unfinished).push_back(world_rank(exchange.peers[i]));
     }
   }
   const bool is_missing = !missing.empty();
@@ -242,66 +256,6 @@ void MpiTransport::throw_late(const Exchange& exchange) const {
        list_ranks(is_missing ? missing : unfinished),
        is_missing ? " did not arrive within " : " did not finish the transfer within ",
        exchange.call.timeout.count(), " ms");
-}
-
-void MpiTransport::throw_if_aborted() {
-  if (!has_failed_ && abort_request_ != MPI_REQUEST_NULL) {
-    int is_there = 0;
-    check_mpi(MPI_Test(&abort_request_, &is_there, MPI_STATUS_IGNORE), "MPI_Test");
-    if (is_there != 0) {
-      const AbortNote& note = *incoming_abort_;
-      const std::scoped_lock lock(mutex_);
-      if (!failure_) {
-        failure_ =
-            Error(ErrorCode::kPeer, join_message("aborted by rank ", note.rank, ": ",
-                                                 std::string(note.text.data(), note.length)));
-      }
-      has_failed_ = true;
-    }
-  }
-  if (has_failed_) {
-    const std::scoped_lock lock(mutex_);
-    throw Error(*failure_);
-  }
-}
-
-void MpiTransport::fail_group(const Error& error) noexcept {
-  {
-    const std::scoped_lock lock(mutex_);
-    if (failure_) {
-      return;  // the others know, or told us
-    }
-    failure_ = error;
-    has_failed_ = true;
-  }
-  send_abort(error.what());
-}
-
-void MpiTransport::abort(const std::string& message) noexcept {
-  fail_group(Error(ErrorCode::kPeer, join_message("aborted by rank ", rank_, ": ", message)));
-}
-
-void MpiTransport::send_abort(const std::string& message) noexcept {
-  // Not freed: the library may read it until the process ends.
-  auto* note = new AbortNote;
-  note->rank = rank_;
-  note->length = static_cast<std::uint32_t>(std::min(message.size(), note->text.size()));
-  std::copy_n(message.begin(), note->length, note->text.begin());
-  std::vector<MPI_Request> requests(static_cast<std::size_t>(size_), MPI_REQUEST_NULL);
-  for (int r = 0; r < size_; ++r) {
-    if (r != rank_) {
-      MPI_Isend(note, sizeof(AbortNote), MPI_BYTE, r, kAbortTag, comm_,
-                &requests[static_cast<std::size_t>(r)]);
-    }
-  }
-  const auto deadline = std::chrono::steady_clock::now() + kAbortLimit;
-  int is_done = 0;
-  while (is_done == 0 && std::chrono::steady_clock::now() < deadline) {
-    MPI_Testall(size_, requests.data(), &is_done, MPI_STATUSES_IGNORE);
-    if (is_done == 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  }
 }
 
 }  // namespace coterie::comm

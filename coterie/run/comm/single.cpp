@@ -32,4 +32,16 @@ void SingleCommunicator::broadcast(std::span<std::byte> /*data*/, int root, Purp
   ++traffic_.num_collectives;
 }
 
+void SingleCommunicator::abort(const std::string& message) noexcept {
+  if (on_abort_) {
+    on_abort_(message);
+  }
+}
+
+std::unique_ptr<Communicator> SingleCommunicator::split(int color) {
+  check_color(color);
+  ++traffic_.num_collectives;
+  return std::make_unique<SingleCommunicator>(on_abort_);
+}
+
 }  // namespace coterie::comm

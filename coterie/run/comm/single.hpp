@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
+#include <utility>
+
 #include "coterie/run/comm/communicator.hpp"
 
 namespace coterie::comm {
@@ -8,6 +11,10 @@ namespace coterie::comm {
 /// A group of one rank: every call copies within this process and sends nothing.
 class SingleCommunicator final : public Communicator {
  public:
+  /// `on_abort` hears abort(): a part of one rank tells the group that it was cut from.
+  explicit SingleCommunicator(std::function<void(const std::string&)> on_abort = {})
+      : on_abort_(std::move(on_abort)) {}
+
   [[nodiscard]] int rank() const override { return 0; }
   [[nodiscard]] int size() const override { return 1; }
   [[nodiscard]] std::string name() const override { return "single"; }
@@ -19,12 +26,14 @@ class SingleCommunicator final : public Communicator {
                   Purpose purpose) override;
   void broadcast(std::span<std::byte> data, int root, Purpose purpose) override;
   void barrier() override { ++traffic_.num_collectives; }
-  void abort(const std::string& /*message*/) noexcept override {}
+  void abort(const std::string& message) noexcept override;
+  [[nodiscard]] std::unique_ptr<Communicator> split(int color) override;
 
   [[nodiscard]] const Traffic& traffic() const override { return traffic_; }
   void reset_traffic() override { traffic_ = {}; }
 
  private:
+  std::function<void(const std::string&)> on_abort_;
   Traffic traffic_;
 };
 
