@@ -69,7 +69,11 @@ void add_launch_flags(CLI::App& command, LaunchFlags& flags) {
   command.add_option("--engine", flags.engine,
                      "what carries the bytes: automatic, mpi, fake (threads of this process)");
   command.add_option("--timeout-s", flags.timeout_s, "seconds to wait for another rank")
-      ->check(CLI::PositiveNumber)
+      ->check([](const std::string& text) {
+        double value = 0;  // CLI::Range would let "nan" through
+        const bool fits = CLI::detail::lexical_cast(text, value) && value >= 0.001 && value <= 1e7;
+        return fits ? std::string() : "Value " + text + " not in range [0.001 - 1e7]";
+      })
       ->capture_default_str();
   command
       .add_option("--threads", flags.num_threads,

@@ -49,6 +49,21 @@ int report_error(const Console& console, ErrorCode code, const std::string& mess
   return exit_code_of(code);
 }
 
+/// Complains about a first word that is no command, with those that are.
+void check_command_name(const CLI::App& app, int argc, char** argv) {
+  const std::string word = argc > 1 ? argv[1] : "";
+  std::string names;
+  bool is_known = word.empty() || word.front() == '-';
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    is_known |= command->get_name() == word;
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  if (is_known) {
+    return;
+  }
+  fail(ErrorCode::kBadInput, "there is no command \"", word, "\"; there are ", names);
+}
+
 int run(int argc, char** argv) {
   Console console;
   CLI::App app(
@@ -61,6 +76,8 @@ int run(int argc, char** argv) {
     add(app, console);
   }
   try {
+    console.set_json(asks_for_json(argc, argv));
+    check_command_name(app, argc, argv);
     app.parse(argc, argv);
     return 0;
   } catch (const CLI::ParseError& error) {

@@ -174,10 +174,14 @@ void add_place(CLI::App& app, Console& console) {
   }
   command->add_option("--algorithm", flags->algorithm, names)->capture_default_str();
   command->add_option("--seed", options.seed, "same seed, same file")->capture_default_str();
-  command->add_option("--starts", options.num_starts, "searches a layer")->capture_default_str();
+  command->add_option("--starts", options.num_starts, "searches a layer")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   command->add_option("--sample", options.sample_sets, "tokens a search works on before the polish")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40U))
       ->capture_default_str();
   command->add_option("--threads", flags->num_threads, "0: as many as the machine has")
+      ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command
       ->add_option("--fit", flags->fit,

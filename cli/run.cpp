@@ -65,6 +65,21 @@ placement::Placement find_placement(const RunFlags& flags, const models::ModelCo
   return result;
 }
 
+/// Said before processes start: one rank's complaint would end the others with another code.
+void check_sequences(const std::vector<std::vector<std::int32_t>>& sequences,
+                     const models::ModelConfig& config) {
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    COTERIE_REQUIRE(std::ssize(sequences[s]) <= config.max_positions, "sequence ", s, " has ",
+                    sequences[s].size(), " tokens, the model allows ", config.max_positions,
+                    " (max_position_embeddings)");
+    for (std::size_t t = 0; t < sequences[s].size(); ++t) {
+      COTERIE_REQUIRE(sequences[s][t] >= 0 && sequences[s][t] < config.vocab_size, "sequence ", s,
+                      ", position ", t, ": token id ", sequences[s][t], " is outside [0, ",
+                      config.vocab_size, ")");
+    }
+  }
+}
+
 /// Number of processes: the flag, the launcher's, the placement file's, or 2.
 int number_of_processes(const RunFlags& flags) {
   const comm::RankEnvironment environment = comm::read_rank_environment();
@@ -195,6 +210,7 @@ void run(RunFlags flags, Console& console) {
   options.batch = flags.batch;
   options.check = flags.check;
   const Sequences sequences = read_sequences(flags.model, flags.input);
+  check_sequences(sequences, config);
   run_on_ranks(flags.launch, console, [&](comm::Communicator& communicator) {
     NoProgress silent;
     Progress& progress = communicator.rank() == 0 ? static_cast<Progress&>(console) : silent;

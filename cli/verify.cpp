@@ -93,6 +93,11 @@ class Verification {
   }
 
   void compare_with(const routing::Trace& trace) {
+    const std::string& traced = trace.header().model_fingerprint;
+    COTERIE_REQUIRE(
+        file_.model_fingerprint.empty() || traced.empty() || file_.model_fingerprint == traced,
+        name_, ": the placement is of the model with fingerprint ", file_.model_fingerprint,
+        ", the trace ", trace.name(), " of ", traced);
     const auto& numbers = trace.header().layers;
     for (const placement::VerifiedLayer& layer : file_.layers) {
       const auto found = std::find(numbers.begin(), numbers.end(), layer.layer);
@@ -100,7 +105,11 @@ class Verification {
                       " is not in the trace ", trace.name());
       compare_layer(layer, trace.layer(static_cast<std::size_t>(found - numbers.begin())));
     }
-    text_ += file_.kind == "coterie" ? "counted figures equal those that the file states\n" : "";
+    if (num_stated_ > 0) {
+      text_ += "counted figures equal those that the file states\n";
+    } else {
+      text_ += "the file states no figures: there was nothing to compare these with\n";
+    }
   }
 
   void tell(Console& console) const {
@@ -110,6 +119,7 @@ class Verification {
                   {"num_devices", file_.num_devices},
                   {"num_layers", file_.layers.size()},
                   {"passed", true},
+                  {"num_layers_compared", num_stated_},
                   {"layers", layers_}});
   }
 
@@ -123,6 +133,7 @@ class Verification {
     const auto fit =
         count_rows(layer, file_.num_devices, rows, placement::selection_of(rows_kind, false));
     if (layer.stated_fit) {
+      ++num_stated_;
       demand(difference(*layer.stated_fit, fit, "fit"), layer.layer);
     }
     if (file_.load_cap && layer.stated_fit && fit.load_imbalance > *file_.load_cap + 1e-9) {
@@ -151,6 +162,7 @@ class Verification {
   std::string name_;
   placement::VerifiedFile file_;
   std::string text_;
+  std::int32_t num_stated_ = 0;  // layers whose figures the file states
   Json layers_ = Json::array();
 };
 

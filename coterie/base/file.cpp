@@ -105,7 +105,13 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
   }
   temporary_ = path_;
   temporary_ += ".partial-" + std::to_string(::getpid());
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  // A file without a name until it is complete: whatever kills the process, nothing is left.
+  const std::filesystem::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
+  descriptor_ = ::open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) {  // a file system that cannot do so
+    is_named_ = true;
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  }
   if (descriptor_ < 0) {
     fail_io(path_, "create");
   }
@@ -114,7 +120,9 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
 AtomicFile::~AtomicFile() {
   if (descriptor_ >= 0) {
     ::close(descriptor_);
-    ::unlink(temporary_.c_str());
+    if (is_named_) {
+      ::unlink(temporary_.c_str());
+    }
   }
 }
 
@@ -156,6 +164,9 @@ void AtomicFile::commit() {
   if (::fsync(descriptor_) != 0 && errno != EINVAL && errno != EROFS) {
     fail_io(path_, "write");
   }
+  if (!is_named_) {
+    give_name();
+  }
   const int closing = std::exchange(descriptor_, -1);
   if (::close(closing) != 0) {
     ::unlink(temporary_.c_str());
@@ -167,6 +178,16 @@ void AtomicFile::commit() {
     errno = reason;
     fail_io(path_, "create");
   }
+}
+
+void AtomicFile::give_name() {
+  // A link cannot take the place of another file, a rename can.
+  const std::string self = "/proc/self/fd/" + std::to_string(descriptor_);
+  ::unlink(temporary_.c_str());
+  if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+    fail_io(path_, "create");
+  }
+  is_named_ = true;
 }
 
 std::string read_text_file(const std::filesystem::path& path) {

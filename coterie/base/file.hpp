@@ -55,9 +55,11 @@ class AtomicFile {
 
  private:
   void flush();
+  void give_name();
 
   std::filesystem::path path_;
   std::filesystem::path temporary_;
+  bool is_named_ = false;  // as `temporary_`
   int descriptor_ = -1;
   std::uint64_t size_ = 0;
   std::string buffer_;

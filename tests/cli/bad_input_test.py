@@ -252,6 +252,8 @@ TABLE = [
     ("token id too large", run_tokens("[1, 2, 3]\n[5, 4096]\n"), ["4096"]),
     ("token id negative", run_tokens("[1, -1]\n"), ["-1"]),
     ("token id of 2^31", run_tokens("[2147483648]\n"), ["2147483648"]),
+    ("longer than the model allows, several ranks", lambda folder: [
+        word if word != "1" else "2" for word in run_tokens("[" + "7, " * 5000 + "7]\n")(folder)], ["5001"]),
     ("expert id out of range", place(lambda f: csv_in(f, ids=((0, 9), (1, 2))), "--experts", 8), ["made.csv", "9"]),
     ("expert twice in a row", place(lambda f: csv_in(f, ids=((0, 1), (2, 2)))), ["made.csv", "2"]),
     # traces
@@ -280,6 +282,10 @@ TABLE = [
     ("a flag is missing", lambda folder: ["place", "--devices", 4], ["--trace"]),
     ("an unknown flag", lambda folder: ["inspect", "--no-such-flag", MODEL], ["--no-such-flag"]),
     ("a flag of the wrong type", place(csv_in, "--devices", "four"), ["--devices"]),
+    ("no such command", lambda folder: ["plaec", "--devices", 4], ["plaec", "place"]),
+    ("no samples", place(csv_in, "--sample", -1), ["--sample", "-1"]),
+    ("a timeout that is no number", lambda folder: ["run", "--model", MODEL, "--text", text_in(folder),
+                                                    "--timeout-s", "nan"], ["--timeout-s", "nan"]),
     ("a load cap that is none", place(csv_in, "--load-cap", "tight"), ["--load-cap", "tight"]),
 ]
 

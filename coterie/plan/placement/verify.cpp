@@ -80,9 +80,10 @@ void check_holders(const FileText& file, VerifiedLayer& layer, std::int32_t num_
               std::min_element(slots.begin(), slots.end()) - slots.begin(), " holds no expert");
 }
 
-/// Fills holders from a device-major list of slots and the first slot of each device.
+/// Fills holders from a device-major list of slots and the first slot of each device. `ascending`:
+/// our own files promise that the experts of a device ascend, foreign ones do not.
 void read_slots(const FileText& file, VerifiedLayer& layer, const std::vector<std::int64_t>& slots,
-                const std::vector<std::int64_t>& offsets, const std::string& what) {
+                const std::vector<std::int64_t>& offsets, const std::string& what, bool ascending) {
   file.demand(offsets.front() == 0 && offsets.back() == static_cast<std::int64_t>(slots.size()),
               what, ": device offsets do not run from 0 to ", slots.size());
   const auto num_devices = static_cast<std::int32_t>(offsets.size()) - 1;
@@ -91,6 +92,11 @@ void read_slots(const FileText& file, VerifiedLayer& layer, const std::vector<st
     const std::int64_t end = offsets[static_cast<std::size_t>(d) + 1];
     file.demand(offsets[static_cast<std::size_t>(d)] < end, what, ": device ", d, " has no slot");
     for (std::int64_t i = offsets[static_cast<std::size_t>(d)]; i < end; ++i) {
+      const auto slot = static_cast<std::size_t>(i);
+      file.demand(
+          !ascending || i == offsets[static_cast<std::size_t>(d)] || slots[slot] > slots[slot - 1],
+          what, ": device ", d, ": expert ", slots[slot], " stands after expert ",
+          slots[slot - (slot > 0 ? 1 : 0)], ", experts of a device must ascend");
       layer.holders[static_cast<std::size_t>(slots[static_cast<std::size_t>(i)])].push_back(d);
     }
   }
@@ -123,6 +129,12 @@ void read_coterie(const FileText& file, VerifiedFile& result) {
   if (algorithm == "coterie" && options.contains("load_cap") && options["load_cap"].is_number()) {
     result.load_cap = options["load_cap"].get<double>();
   }
+  for (const auto& [key, text] : {std::pair{"model_fingerprint", &result.model_fingerprint},
+                                  std::pair{"trace_fingerprint", &result.trace_fingerprint}}) {
+    const Json value = file.json.value(key, Json(""));
+    file.demand(value.is_string(), "\"", key, "\" is ", value.dump(), ", no text");
+    *text = value.get<std::string>();
+  }
   if (file.json.contains("fit_rows") && file.json["fit_rows"].is_string()) {
     result.fit_rows = file.json["fit_rows"].get<std::string>();
   }
@@ -149,7 +161,7 @@ void read_coterie(const FileText& file, VerifiedFile& result) {
     const auto cuts = file.numbers(offsets[i], what + ": offset", 0, kMost * kMost);
     file.demand(cuts.size() == static_cast<std::size_t>(result.num_devices) + 1, what, ": ",
                 cuts.size(), " offsets for ", result.num_devices, " devices");
-    read_slots(file, layer, slots, cuts, what);
+    read_slots(file, layer, slots, cuts, what, true);
     layer.prices.resize(static_cast<std::size_t>(result.num_devices));
     if (i < prices.size() && !prices[i].empty()) {
       const auto values =
@@ -183,7 +195,7 @@ void read_sglang(const FileText& file, VerifiedFile& result) {
     for (std::int64_t d = 0; d <= result.num_devices; ++d) {
       offsets.push_back(d * (count / result.num_devices));
     }
-    read_slots(file, layer, slots, offsets, what);
+    read_slots(file, layer, slots, offsets, what, false);
     layer.prices.resize(static_cast<std::size_t>(result.num_devices));
     result.layers.push_back(std::move(layer));
   }

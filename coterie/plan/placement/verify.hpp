@@ -37,6 +37,8 @@ struct VerifiedFile {
   std::string
       kind;  ///< "coterie", "sglang" (physical_to_logical_map) or "vllm" (expert_to_ep_rank)
   std::string fit_rows;  ///< which rows stated_fit counts; empty if unknown
+  std::string model_fingerprint;  ///< of the model that was traced; empty if unknown
+  std::string trace_fingerprint;  ///< of the trace that was counted; empty if unknown
   std::int32_t num_devices = 0;
   std::optional<double> load_cap;  ///< only of algorithms that keep it
   std::vector<VerifiedLayer> layers;
