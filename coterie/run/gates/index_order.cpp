@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include "coterie/base/error.hpp"
+#include "coterie/run/gates/order_kinds.hpp"
+
+namespace coterie::gates {
+namespace {
+
+/// Rows are the tokens. Nothing is copied; picks beyond capacity lose their id.
+class IndexOrder final : public Order {
+ public:
+  explicit IndexOrder(OrderOptions options) : options_(std::move(options)) {}
+
+  OrderedRows order(const TokenBatch& batch, const Routing& routing) const override {
+    require_picks(options_, batch, routing);
+    OrderedRows rows;
+    rows.rows = batch.x;
+    rows.ids = routing.ids;
+    rows.weights = routing.weights;
+    rows.statistics = routing.statistics;
+    return rows;
+  }
+
+  at::Tensor restore(const at::Tensor& outputs, const TokenBatch& batch,
+                     const OrderedRows& /*rows*/) const override {
+    COTERIE_REQUIRE(outputs.size(0) == batch.num_tokens(), options_.name, ": ", outputs.size(0),
+                    " outputs for ", batch.num_tokens(), " tokens");
+    return outputs;
+  }
+
+  const OrderOptions& options() const override { return options_; }
+
+ private:
+  OrderOptions options_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Order> make_index_order(const OrderOptions& options) {
+  return std::make_shared<IndexOrder>(options);
+}
+
+}  // namespace coterie::gates

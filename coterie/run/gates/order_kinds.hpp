@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "coterie/run/gates/order.hpp"
+
+/// The members of the family, for make_order alone.
+namespace coterie::gates {
+
+std::shared_ptr<const Order> make_index_order(const OrderOptions& options);
+
+/// kBadInput unless the routing is made of picks and fits the batch.
+void require_picks(const OrderOptions& options, const TokenBatch& batch, const Routing& routing);
+
+}  // namespace coterie::gates

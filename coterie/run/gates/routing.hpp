@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coterie/base/json.hpp"
+
+namespace coterie::gates {
+
+/// What a gate, and then an order, did with the real tokens of one batch. Counts of ranks and
+/// micro-batches add up.
+struct RoutingStatistics {
+  std::int64_t num_tokens = 0;                 ///< real tokens, bad ones not counted
+  std::vector<std::int64_t> picks_per_expert;  ///< [E] before capacity; SoftMoE: its slots
+  std::int64_t num_dropped_picks = 0;          ///< picks beyond capacity
+  std::int64_t num_dropped_tokens = 0;         ///< real tokens left without any expert
+  std::int64_t num_bad_tokens = 0;             ///< real tokens whose logits are not numbers
+  std::int64_t first_bad_token = -1;           ///< its place in the batch
+
+  bool operator==(const RoutingStatistics&) const = default;
+};
+
+Json to_json(const RoutingStatistics& statistics);
+
+/// What a gate decided. Gates of picks fill ids and weights, SoftMoE fills dispatch and combine.
+struct Routing {
+  /// int32 [T, k] distinct expert ids by descending selection score, ties to the lowest id; -1: no
+  /// expert (padding, bad tokens, fewer than k).
+  at::Tensor ids;
+  at::Tensor weights;  ///< [T, k] fp32 or fp64, differentiable; exactly 0 where the id is -1
+  /// [T, E] (SoftMoE [T, slots]) fp32 or fp64, differentiable: what scores are made of. Rows of
+  /// padding and bad tokens are 0.
+  at::Tensor logits;
+  /// Scalar: balance losses times their coefficients, this batch's share of the step's (sum over
+  /// ranks and micro-batches). Undefined if none is on. Without gradient if the gate is frozen.
+  at::Tensor aux_loss;
+  at::Tensor dispatch;  ///< SoftMoE: [T, slots], softmax over the tokens of each sequence
+  at::Tensor combine;   ///< SoftMoE: [T, slots], softmax over the slots
+  at::Tensor usable;    ///< bool [T]: real and with logits that are numbers
+  RoutingStatistics statistics;
+};
+
+/// Throws kBadInput naming `name` (such as "layer 3") and the first token whose logits were NaN,
+/// +inf or all -inf. Such tokens have no expert and spoil nothing else, so a caller reports when it
+/// likes; ranks must agree on when, as any throw.
+void require_good_routing(const RoutingStatistics& statistics, const std::string& name);
+
+}  // namespace coterie::gates
