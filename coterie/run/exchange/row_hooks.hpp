@@ -7,8 +7,12 @@
 
 namespace coterie::exchange {
 
-/// Which way rows go: tokens and results, or their gradients.
-enum class Direction : std::uint8_t { kForward, kBackward };
+/// Which journey: tokens and results, their gradients, or tokens once more for the backward.
+enum class Direction : std::uint8_t {
+  kForward,
+  kBackward,
+  kRecompute,  ///< only dispatch; a hook that counts must not count again
+};
 
 /// Where a hook is called: around both journeys of each chunk.
 enum class RowHookPlace : std::uint8_t {

@@ -43,6 +43,7 @@ void ArrivedRows::begin(const TrainingLists& lists, bool keep_all) {
   rows = {};
   num_used = 0;
   keeps_all = keep_all;
+  is_borrowed = false;
   row_at.resize(lists.devices.size());
   for (std::size_t i = 0; i < row_at.size(); ++i) {
     row_at[i].resize(static_cast<std::size_t>(lists.devices[i].num_rows()));
@@ -172,6 +173,7 @@ void TrainingExchange::dispatch(const Journey& journey, std::int64_t chunk, Cons
   sums_ = sums_memory_.resize_rows(num_arrived_, at_home.columns, sum_type(at_home.type),
                                    options_.poison_buffers);
   if (groups_.expert == nullptr && journey.hooks == nullptr) {
+    arrived.is_borrowed = true;
     arrived.rows = at_home;
     place_rows(journey, chunk, 0, arrived);
     for (std::size_t i = 0; i < arrived.row_at.size(); ++i) {

@@ -24,6 +24,7 @@ struct ArrivedRows {
   std::vector<std::vector<std::int32_t>> row_at;  ///< [local devices][rows of the device] in rows
   std::int64_t num_used = 0;                      ///< rows of `memory` that are taken
   bool keeps_all = false;
+  bool is_borrowed = false;  ///< `rows` are the rows at home, not in `memory`
   ByteBuffer memory;
 
   /// Empties it. With `keep_all` it will hold the rows of all chunks, else those of one at a time.
