@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdint>
 
 #include "coterie/run/kernels/overlap.cuh"
@@ -6,16 +7,15 @@
 namespace coterie::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
+constexpr int kBatch = 8;  // pairs a lane has under way
 constexpr std::int64_t kMaxBlocks = 128;
-constexpr std::int64_t kAlone = 512;
+constexpr std::int64_t kAlone = 1024;  // pairs that one block sorts on its own
 
-/// Pairs that one block sorts: a multiple of 256, so that at most 128 blocks are at work, and one
-/// alone up to 512 pairs.
+/// Pairs that one of up to 128 blocks sorts: a multiple of its threads.
 std::int64_t pairs_per_block(std::int64_t num_pairs) {
-  const std::int64_t share = num_pairs <= kAlone ? num_pairs : divide_up(num_pairs, kMaxBlocks);
-  return divide_up(share, kThreads) * kThreads;
+  return divide_up(divide_up(num_pairs, kMaxBlocks), kThreads) * kThreads;
 }
 
 struct SortArguments {
@@ -30,26 +30,25 @@ struct SortArguments {
   Faults* faults;
 };
 
-/// The expert of a pair, -1 if it has none; bad ids are reported. Kept in pos_of until the pair's
-/// place is known.
-__device__ int judge(const SortArguments& task, int pair) {
-  const int id = task.ids[pair];
-  bool bad = id < -1 || id >= task.num_experts;
+/// The expert of a pair, -1 if it has none; bad ids are reported.
+__device__ int judge(const SortArguments& task, int pair, int id) {
   const int slot = pair % task.top_k;
-  for (int j = 1; j <= slot; ++j) {
-    bad = bad || (task.ids[pair - j] == id && id >= 0);
+  bool bad = id < -1 || id >= task.num_experts;
+  bool twice = false;
+#pragma unroll 8
+  for (int j = 1; j < task.top_k; ++j) {
+    twice |= task.ids[max(pair - j, 0)] == id && j <= slot;
   }
+  bad |= twice && id >= 0;
   if (bad && task.faults != nullptr) {
     atomicAdd(&task.faults->num_bad_ids, 1U);
     atomicMin(reinterpret_cast<long long*>(&task.faults->first_bad_id),
               static_cast<long long>(pair / task.top_k) * 256 + slot);
   }
-  const int expert = bad ? -1 : id;
-  task.lists.pos_of[pair] = expert;
-  return expert;
+  return bad ? -1 : id;
 }
 
-/// counts[b, e] = pairs of block b that go to expert e.
+/// counts[b, e] = pairs of block b that go to expert e. Pairs' experts wait in pos_of.
 __global__ void __launch_bounds__(kThreads) count_kernel(const SortArguments task) {
   begin_after_previous();
   extern __shared__ std::int32_t histogram[];
@@ -59,10 +58,22 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const SortArguments tas
   __syncthreads();
   const int first = blockIdx.x * task.pairs_per_block;
   const int last = min(first + task.pairs_per_block, task.num_pairs);
-  for (int pair = first + threadIdx.x; pair < last; pair += kThreads) {
-    const int e = judge(task, pair);
-    if (e >= 0) {
-      atomicAdd(&histogram[e], 1);
+  for (int base = first + threadIdx.x; base < last; base += kBatch * kThreads) {
+    int id[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      id[i] = base + i * kThreads < last ? task.ids[base + i * kThreads] : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int pair = base + i * kThreads;
+      if (pair < last) {
+        const int e = judge(task, pair, id[i]);
+        task.lists.pos_of[pair] = e;
+        if (e >= 0) {
+          atomicAdd(&histogram[e], 1);
+        }
+      }
     }
   }
   __syncthreads();
@@ -86,7 +97,7 @@ __device__ void sum_counts(const SortArguments& task, std::int32_t* total, std::
   const int group = threadIdx.x / lanes;
 #pragma unroll 8
   for (int b = group; b < static_cast<int>(gridDim.x) && group < groups; b += groups) {
-    const int4 count = reinterpret_cast<const int4*>(task.counts)[b * lanes + lane];
+    const int4 count = __ldcg(reinterpret_cast<const int4*>(task.counts) + b * lanes + lane);
     const int earlier = b < static_cast<int>(blockIdx.x) ? 1 : 0;
     all = {all.x + count.x, all.y + count.y, all.z + count.z, all.w + count.w};
     mine = {mine.x + earlier * count.x, mine.y + earlier * count.y, mine.z + earlier * count.z,
@@ -124,45 +135,58 @@ __device__ int first_rows(int num_experts, std::int32_t* total) {
   return base;
 }
 
-/// Places every pair: its rank among equal experts is the number of earlier pairs in its warp's
-/// share (found by matching lanes) plus those of earlier warps and blocks. Stable, hence
-/// deterministic.
+/// Ranks the pairs of a warp's share among those of the same expert, in order: equal lanes are
+/// found by matching, earlier ones are counted in mine[e]. pos_of keeps rank * 1024 + expert.
+__device__ void rank_pairs(const SortArguments& task, int first, int last, std::int32_t* mine) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int base = first + lane; base - lane < last; base += kBatch * 32) {
+    int expert[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int pair = base + 32 * i;
+      expert[i] = pair < last ? __ldcg(task.lists.pos_of + pair) : -1;
+    }
+    unsigned equal[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      equal[i] = __match_any_sync(~0U, expert[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int e = expert[i];
+      const int rank = __popc(equal[i] & ((1U << lane) - 1U));
+      const int earlier = e >= 0 ? mine[e] : 0;
+      __syncwarp();
+      if (e >= 0 && rank == 0) {
+        mine[e] = earlier + __popc(equal[i]);
+      }
+      __syncwarp();
+      if (e >= 0) {
+        task.lists.pos_of[base + 32 * i] = (earlier + rank) << 10 | e;
+      }
+    }
+  }
+}
+
+/// Gives every pair its row: the rank within its warp's share plus the pairs of earlier warps and
+/// blocks. Stable, hence deterministic.
 __global__ void __launch_bounds__(kThreads) place_kernel(const SortArguments task) {
   begin_after_previous();
   extern __shared__ std::int32_t memory[];
   std::int32_t* const offset = memory;                // [stride]
   std::int32_t* const before = memory + task.stride;  // [stride]
   std::int32_t* const next = before + task.stride;    // [warps, E]
-  const bool alone = gridDim.x == 1;                  // then nobody has counted
   for (int i = threadIdx.x; i < kWarps * task.num_experts; i += kThreads) {
     next[i] = 0;
   }
   __syncthreads();
   const int warp = threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
   const int share = task.pairs_per_block / kWarps;  // a multiple of 32
   const int first = blockIdx.x * task.pairs_per_block + warp * share;
   const int last = min(first + share, task.num_pairs);
   std::int32_t* const mine = next + warp * task.num_experts;
-  for (int pair = first + lane; pair < last; pair += 32) {
-    const int e = alone ? judge(task, pair) : task.lists.pos_of[pair];
-    if (e >= 0) {
-      atomicAdd(&mine[e], 1);
-    }
-  }
-  __syncthreads();
-  if (alone) {
-    for (int e = threadIdx.x; e < task.num_experts; e += kThreads) {
-      offset[e] = 0;
-      before[e] = 0;
-      for (int w = 0; w < kWarps; ++w) {
-        offset[e] += next[w * task.num_experts + e];
-      }
-    }
-    __syncthreads();
-  } else {
-    sum_counts(task, offset, before);
-  }
+  rank_pairs(task, first, last, mine);
+  sum_counts(task, offset, before);
   if (threadIdx.x < 32) {
     const int num_rows = first_rows(task.num_experts, offset);
     if (blockIdx.x == 0 && threadIdx.x == 0) {
@@ -175,6 +199,7 @@ __global__ void __launch_bounds__(kThreads) place_kernel(const SortArguments tas
     if (blockIdx.x == 0) {
       task.lists.expert_offsets[e] = offset[e];
     }
+#pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       const int count = next[w * task.num_experts + e];
       next[w * task.num_experts + e] = row;
@@ -182,31 +207,123 @@ __global__ void __launch_bounds__(kThreads) place_kernel(const SortArguments tas
     }
   }
   __syncthreads();
-  for (int base = first; base < last; base += 32) {
-    const int pair = base + lane;
-    const int e = pair < last ? task.lists.pos_of[pair] : -1;
-    const unsigned equal = __match_any_sync(~0U, e);
-    const int rank = __popc(equal & ((1U << lane) - 1U));
-    const int row = e >= 0 ? mine[e] + rank : -1;
-    __syncwarp();
-    if (e >= 0 && rank == 0) {
-      mine[e] += __popc(equal);
-    }
-    __syncwarp();
-    if (pair < last) {
+#pragma unroll 8
+  for (int pair = first + static_cast<int>(threadIdx.x) % 32; pair < last; pair += 32) {
+    const int ranked = task.lists.pos_of[pair];
+    if (ranked >= 0) {
+      const int row = mine[ranked & 1023] + (ranked >> 10);
       task.lists.pos_of[pair] = row;
-      if (e >= 0) {
-        task.lists.row_token[row] = pair / task.top_k;
-      }
+      task.lists.row_token[row] = pair / task.top_k;
     }
   }
+}
+
+/// Sum of the block's values before this thread's. Needs 32 integers of shared memory.
+__device__ int block_prefix(int value, std::int32_t* warp_sums) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  int sum = value;
+  for (int d = 1; d < 32; d *= 2) {
+    const int other = __shfl_up_sync(~0U, sum, d);
+    sum += lane >= d ? other : 0;
+  }
+  if (lane == 31) {
+    warp_sums[warp] = sum;
+  }
+  __syncthreads();
+  int before = 0;
+  for (int w = 0; w < warp; ++w) {
+    before += warp_sums[w];
+  }
+  return before + sum - value;
+}
+
+/// All of it in one block with a thread a pair and a thread an expert.
+__global__ void __launch_bounds__(kAlone) alone_kernel(const SortArguments task) {
+  extern __shared__ std::int32_t memory[];
+  std::int32_t* const warp_sums = memory;                                            // [32]
+  std::int32_t* const offset = memory + 32;                                          // [E]
+  auto* const counts = reinterpret_cast<unsigned char*>(offset + task.num_experts);  // [warps, E]
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
+  const int num_warps = (task.num_pairs + 31) / 32;  // that have pairs
+  for (int i = thread; i < num_warps * task.num_experts; i += static_cast<int>(blockDim.x)) {
+    counts[i] = 0;
+  }
+  begin_after_previous();
+  const int e = thread < task.num_pairs ? judge(task, thread, task.ids[thread]) : -1;
+  const unsigned equal = __match_any_sync(~0U, e);
+  const int rank = __popc(equal & ((1U << thread % 32) - 1U));
+  __syncthreads();
+  if (e >= 0 && rank == 0) {
+    counts[warp * task.num_experts + e] = static_cast<unsigned char>(__popc(equal));
+  }
+  __syncthreads();
+  int total = 0;
+  if (thread < task.num_experts) {
+#pragma unroll 4
+    for (int w = 0; w < num_warps; ++w) {
+      total += counts[w * task.num_experts + thread];
+    }
+  }
+  const int first = block_prefix(total, warp_sums);
+  if (thread < task.num_experts) {
+    offset[thread] = first;
+    task.lists.expert_offsets[thread] = first;
+    if (thread == task.num_experts - 1) {
+      task.lists.expert_offsets[thread + 1] = first + total;
+    }
+  }
+  __syncthreads();
+  if (thread < task.num_pairs) {
+    int row = -1;
+    if (e >= 0) {
+      row = offset[e] + rank;
+#pragma unroll 4
+      for (int w = 0; w < warp; ++w) {
+        row += counts[w * task.num_experts + e];
+      }
+      task.lists.row_token[row] = thread / task.top_k;
+    }
+    task.lists.pos_of[thread] = row;
+  }
+}
+
+/// Lets a kernel have more shared memory than the usual 48 KiB.
+template <typename Kernel>
+void allow_shared(Kernel kernel, unsigned bytes) {
+  if (bytes > 48U * 1024U) {
+    require_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(bytes)),
+                 "build_reindex: shared memory");
+  }
+}
+
+void sort_alone(const SortArguments& task, Stream stream) {
+  const std::int64_t threads = divide_up(std::max({task.num_pairs, task.num_experts, 1}), 32) * 32;
+  const auto num_warps = static_cast<unsigned>(divide_up(task.num_pairs, 32));
+  const auto num_experts = static_cast<unsigned>(task.num_experts);
+  launch_overlapped(
+      "build_reindex", alone_kernel,
+      {1, static_cast<unsigned>(threads), (32U + num_experts) * 4U + num_warps * num_experts},
+      stream, task);
+}
+
+void sort_in_blocks(const SortArguments& task, Stream stream) {
+  const auto blocks = static_cast<unsigned>(divide_up(task.num_pairs, task.pairs_per_block));
+  const auto row = static_cast<unsigned>(task.stride) * 4U;
+  const unsigned shared = row * (2 + kWarps);
+  allow_shared(place_kernel, shared);
+  launch_overlapped("build_reindex", count_kernel, {blocks, kThreads, row}, stream, task);
+  launch_overlapped("build_reindex", place_kernel, {blocks, kThreads, shared}, stream, task);
 }
 
 }  // namespace
 
 std::size_t reindex_workspace_bytes(std::int64_t num_tokens, int top_k, int num_experts) {
   const std::int64_t num_pairs = num_tokens * top_k;
-  const std::int64_t blocks = num_pairs == 0 ? 1 : divide_up(num_pairs, pairs_per_block(num_pairs));
+  const std::int64_t blocks =
+      num_pairs <= kAlone ? 1 : divide_up(num_pairs, pairs_per_block(num_pairs));
   return static_cast<std::size_t>(blocks * divide_up(num_experts, 4) * 4) * sizeof(std::int32_t);
 }
 
@@ -224,22 +341,20 @@ void build_reindex(const Reindex& task, Stream stream) {
   }
   require_pointer(what, "workspace", task.workspace);
   require_aligned(what, "workspace", task.workspace, 0);
-  const std::int64_t share = num_pairs == 0 ? kThreads : pairs_per_block(num_pairs);
-  const auto blocks = static_cast<unsigned>(num_pairs == 0 ? 1 : divide_up(num_pairs, share));
   const SortArguments arguments{task.ids,
                                 static_cast<int>(num_pairs),
-                                static_cast<int>(share),
+                                static_cast<int>(pairs_per_block(num_pairs)),
                                 task.top_k,
                                 task.num_experts,
                                 static_cast<std::int32_t*>(task.workspace),
                                 static_cast<int>(divide_up(task.num_experts, 4)) * 4,
                                 task.lists,
                                 task.faults};
-  const auto row = static_cast<unsigned>(arguments.stride) * 4U;
-  if (blocks > 1) {
-    launch_overlapped(what, count_kernel, {blocks, kThreads, row}, stream, arguments);
+  if (num_pairs <= kAlone) {
+    sort_alone(arguments, stream);
+  } else {
+    sort_in_blocks(arguments, stream);
   }
-  launch_overlapped(what, place_kernel, {blocks, kThreads, row * (2 + kWarps)}, stream, arguments);
 }
 
 }  // namespace coterie::kernels::cuda
