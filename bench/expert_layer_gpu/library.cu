@@ -66,7 +66,7 @@ static cuda::ProductOptions options_of(const Sizes* s) {
 std::int64_t workspace_bytes(const Sizes* s) {
   return static_cast<std::int64_t>(cuda::expert_layer_workspace_bytes(
       s->num_tokens, static_cast<int>(s->top_k), static_cast<int>(s->num_experts), s->hidden,
-      s->intermediate));
+      s->intermediate, type_of(s)));
 }
 
 const char* expert_layer(const Sizes* s, const void* x, const std::int32_t* ids,
@@ -141,9 +141,82 @@ const char* merge_rows(const Sizes* s, const void* rows, const std::int32_t* pos
 const char* gather_rows(const Sizes* s, const void* from, const std::int32_t* index,
                         std::int64_t num_rows, void* to) {
   return guarded([&] {
-    cuda::gather_rows({from, s->hidden * 2, index, num_rows, to, s->hidden * 2, s->hidden * 2},
+    cuda::gather_rows(
+        {rows_of(s, from, s->num_tokens, s->hidden), index, out_rows(s, to, num_rows, s->hidden)},
+        stream_of(s));
+  });
+}
+
+/// Gathers from two matrices of num_tokens and more_rows rows.
+const char* gather_two(const Sizes* s, const void* from, const void* more, std::int64_t more_rows,
+                       const std::int32_t* index, std::int64_t num_rows, void* to) {
+  return guarded([&] {
+    const ConstMatrixView second = rows_of(s, more, more_rows, s->hidden);
+    cuda::gather_rows({rows_of(s, from, s->num_tokens, s->hidden),
+                       index,
+                       out_rows(s, to, num_rows, s->hidden),
+                       {&second, 1}},
                       stream_of(s));
   });
+}
+
+const char* scatter_rows(const Sizes* s, const void* from, const std::int32_t* index,
+                         std::int64_t num_rows, void* to, std::int64_t to_rows,
+                         std::int64_t to_stride) {
+  return guarded([&] {
+    const MatrixView target{to, to_rows, s->hidden, to_stride, type_of(s)};
+    cuda::scatter_rows({rows_of(s, from, num_rows, s->hidden), index, target}, stream_of(s));
+  });
+}
+
+/// grouped_up with everything: x of num_tokens rows and more_x, bias, activation, stride, pre.
+const char* up_full(const Sizes* s, const void* x, const void* more_x, std::int64_t more_rows,
+                    const std::int32_t* row_token, const std::int32_t* offsets, const void* gate_up,
+                    const void* bias, std::int64_t activation, void* hidden, std::int64_t stride,
+                    void* pre) {
+  return guarded([&] {
+    const std::int64_t pairs = s->num_tokens * s->top_k;
+    cuda::GroupedUp task;
+    const ConstMatrixView second = rows_of(s, more_x, more_rows, s->hidden);
+    task.x = rows_of(s, x, s->num_tokens, s->hidden);
+    task.more_x = {&second, more_x == nullptr ? 0U : 1U};
+    task.row_token = row_token;
+    task.expert_offsets = offsets;
+    task.activation = static_cast<coterie::kernels::Activation>(activation);
+    const std::int64_t width =
+        s->intermediate * coterie::kernels::pre_activations_per_hidden(task.activation);
+    task.gate_up = {gate_up, s->num_experts, width, s->hidden, type_of(s)};
+    task.bias = bias;
+    task.hidden = {hidden, pairs, s->intermediate, stride, type_of(s)};
+    if (pre != nullptr) {
+      task.pre = out_rows(s, pre, pairs, width);
+    }
+    cuda::grouped_up(task, options_of(s), stream_of(s));
+  });
+}
+
+/// grouped_down with everything: bias, stride, fp32 rows.
+const char* down_full(const Sizes* s, const void* hidden, const std::int32_t* offsets,
+                      const void* down, const void* bias, void* rows, std::int64_t stride,
+                      std::int64_t fp32) {
+  return guarded([&] {
+    const std::int64_t pairs = s->num_tokens * s->top_k;
+    cuda::GroupedDown task;
+    task.hidden = rows_of(s, hidden, pairs, s->intermediate);
+    task.expert_offsets = offsets;
+    task.down = {down, s->num_experts, s->hidden, s->intermediate, type_of(s)};
+    task.bias = bias;
+    task.rows = {rows, pairs, s->hidden, stride, fp32 != 0 ? DType::kFloat32 : type_of(s)};
+    cuda::grouped_down(task, options_of(s), stream_of(s));
+  });
+}
+
+/// Which path the sizes' options stand for here; always a message.
+const char* path_of(const Sizes* s) {
+  static thread_local std::string text;
+  const char* const error =
+      guarded([&] { text = cuda::to_string(cuda::choose_path(options_of(s).path, type_of(s))); });
+  return error != nullptr ? error : text.c_str();
 }
 
 const char* topk_gate(const Sizes* s, const float* logits, std::int64_t sigmoid,

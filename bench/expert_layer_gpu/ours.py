@@ -7,8 +7,9 @@ import torch
 
 DEVICE = "cuda"
 TYPES = (torch.float32, torch.bfloat16, torch.float16)  # in the order of kernels::DType
-TILES = ("automatic", "wide", "narrow")  # in the order of kernels::cuda::Tiles
-PATHS = ("automatic", "hopper", "generic")  # in the order of kernels::cuda::Path
+TILES = ("automatic", "wide", "narrow", "few")  # in the order of kernels::cuda::Tiles
+PATHS = ("auto", "hopper", "generic")  # in the order of kernels::cuda::Path
+ACTIVATIONS = ("swiglu", "gelu", "gelu_tanh")  # in the order of kernels::Activation
 
 
 class Sizes(ctypes.Structure):
@@ -25,7 +26,7 @@ class Library:
         self.library.workspace_bytes.restype = ctypes.c_int64
         self.watchdog = torch.zeros(1, dtype=torch.int32, device=DEVICE)
 
-    def sizes(self, num_tokens, hidden, intermediate, num_experts, top_k, tiles="automatic", path="automatic",
+    def sizes(self, num_tokens, hidden, intermediate, num_experts, top_k, tiles="automatic", path="auto",
               dtype=torch.bfloat16):
         return Sizes(num_tokens, hidden, intermediate, num_experts, top_k, TILES.index(tiles), PATHS.index(path), TYPES.index(dtype),
                      self.watchdog.data_ptr(), torch.cuda.current_stream().cuda_stream)
@@ -43,6 +44,12 @@ class Library:
                 raise RuntimeError(f"{name}: {message.decode()}")
         setattr(self, name, call)
         return call
+
+    def path_of(self, sizes):
+        """Which kernels run with these sizes, and why."""
+        function = self.library.path_of
+        function.restype = ctypes.c_char_p
+        return function(ctypes.byref(sizes)).decode()
 
     def workspace(self, sizes):
         size = self.library.workspace_bytes(ctypes.byref(sizes))
@@ -63,10 +70,10 @@ class Library:
 class Layer:
     """One expert layer with its workspace: (x, ids int32, weights fp32) -> merged rows."""
 
-    def __init__(self, library, gate_up, down, top_k, num_tokens, tiles="automatic", path="automatic"):
+    def __init__(self, library, gate_up, down, top_k, num_tokens, tiles="automatic", path="auto"):
         experts, doubled, hidden = gate_up.shape
         self.library, self.gate_up, self.down = library, gate_up.detach(), down.detach()
-        self.sizes = library.sizes(num_tokens, hidden, doubled // 2, experts, top_k, tiles, path)
+        self.sizes = library.sizes(num_tokens, hidden, doubled // 2, experts, top_k, tiles, path, gate_up.dtype)
         self.memory = library.workspace(self.sizes)
 
     def __call__(self, x, ids, weights, out=None, faults=None):

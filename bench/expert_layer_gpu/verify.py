@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proves the GPU kernels right before anything is timed.
 
-  python3 verify.py LIBRARY [--tiles wide|narrow] [--path hopper|generic] [--only NAME]
+  python3 verify.py LIBRARY [--tiles wide|narrow|few] [--kernels hopper|generic] [--only NAME]
 
 Every output is poisoned with NaN first. Products are held against fp32 sums (whole tensor within 6e-3,
 worst row within 2e-2), small integers bit for bit.
@@ -12,7 +12,7 @@ import sys
 import torch
 import torch.nn.functional as F
 
-from ours import DEVICE, PATHS, TILES, Layer, Library
+from ours import ACTIVATIONS, DEVICE, PATHS, TILES, Layer, Library
 
 BF16 = torch.bfloat16
 
@@ -231,12 +231,142 @@ def test_integers(library, how):
         fail_unless(torch.equal(rows[part], want), "integers of expert", e)
 
 
+def test_integers_up(library, how):
+    """The up-projection before its activation, bit for bit: `pre` holds its sums."""
+    for tiles in ("wide", "narrow"):
+        how = {**how, "tiles": tiles}
+        sizes = library.sizes(700, 520, 384, 6, 2, **how)
+        ids, _ = make_routing(700, 6, 2, 8, 0.1)
+        gate_up, _ = make_weights(6, 520, 384, integers=True)
+        x = torch.randint(-4, 5, (700, 520), device=DEVICE).to(BF16)
+        lists = Lists(library, sizes, ids)
+        inner, pre = poisoned(1400, 384), poisoned(1400, 768)
+        library.up_full(sizes, x, None, 0, lists.row_token, lists.offsets, gate_up, None, 0, inner, 384, pre)
+        limits = lists.offsets.tolist()
+        for e in range(6):
+            part = slice(limits[e], limits[e + 1])
+            sums = x[lists.row_token[part].long()].double() @ gate_up[e].double().t()
+            fail_unless(torch.equal(pre[part], sums.to(BF16)), tiles, "integers of expert", e)
+            gate, up = sums.chunk(2, -1)
+            compare(inner[part], F.silu(gate) * up, "hidden beside pre")
+        fail_unless(bool(pre[limits[-1]:].isnan().all()), tiles, "wrote past the live rows")
+
+
+def act(pre, activation):
+    if activation == "swiglu":
+        gate, up = pre.chunk(2, -1)
+        return F.silu(gate) * up
+    return F.gelu(pre, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+
+def test_everything(library, how):
+    """Activations, biases, strides, two sources of rows, pre-activations, fp32 rows."""
+    cases = [(BF16, "hopper", tiles) for tiles in ("wide", "narrow", "few", "automatic")]
+    cases += [(dtype, "generic", "automatic") for dtype in (BF16, torch.float16, torch.float32)]
+    if how["path"] == "generic":
+        cases = cases[4:]
+    tokens, more, hidden, intermediate, experts, top_k = 150, 40, 264, 136, 5, 2
+    for dtype, path, tiles in cases:
+        limit = 1e-5 if dtype == torch.float32 else 6e-3
+        sizes = library.sizes(tokens, hidden, intermediate, experts, top_k, tiles=tiles, path=path, dtype=dtype)
+        ids, _ = make_routing(tokens, experts, top_k, 3, 0.1)
+        lists = Lists(library, sizes, ids)
+        both = torch.randn(tokens + more, hidden, device=DEVICE).to(dtype)
+        x, more_x = both[:tokens].contiguous(), both[tokens:].contiguous()
+        row = torch.randint(0, tokens + more, lists.row_token.shape, device=DEVICE, dtype=torch.int32)
+        limits = lists.offsets.tolist()
+        for activation in ACTIVATIONS:
+            width = intermediate * (2 if activation == "swiglu" else 1)
+            gate_up = (torch.randn(experts, width, hidden, device=DEVICE) * 0.1).to(dtype)
+            down = (torch.randn(experts, hidden, intermediate, device=DEVICE) * 0.1).to(dtype)
+            for biased in ((False,) if activation == "swiglu" else (False, True)):
+                up_bias = torch.randn(experts, width, device=DEVICE).to(dtype) if biased else None
+                down_bias = torch.randn(experts, hidden, device=DEVICE).to(dtype)
+                inner, pre = poisoned(tokens * top_k, 160, dtype=dtype), poisoned(tokens * top_k, width, dtype=dtype)
+                again = poisoned(tokens * top_k, intermediate, dtype=dtype)
+                library.up_full(sizes, x, more_x, more, row, lists.offsets, gate_up, up_bias, ACTIVATIONS.index(activation), inner, 160, pre)
+                library.up_full(sizes, x, more_x, more, row, lists.offsets, gate_up, up_bias, ACTIVATIONS.index(activation), again,
+                                intermediate, None)
+                inner, gap = inner[:, :intermediate], inner[:, intermediate:]
+                fail_unless(bool(gap.isnan().all()), "wrote between the rows")
+                live = limits[-1]
+                fail_unless(torch.equal(inner[:live], again[:live]), dtype, tiles, activation, "bits depend on pre or stride")
+                rows = poisoned(tokens * top_k, 272, dtype=torch.float32)
+                halves = poisoned(tokens * top_k, hidden, dtype=dtype)
+                library.down_full(sizes, again, lists.offsets, down, down_bias, rows, 272, 1)
+                library.down_full(sizes, again, lists.offsets, down, down_bias, halves, hidden, 0)
+                fail_unless(bool(rows[:, hidden:].isnan().all()), "wrote between the fp32 rows")
+                fail_unless(torch.equal(rows[:live, :hidden].to(dtype), halves[:live]), "fp32 rows differ from rounded ones")
+                for e in range(experts):
+                    part = slice(limits[e], limits[e + 1])
+                    sums = both[row[part].long()].double() @ gate_up[e].double().t()
+                    sums = sums + up_bias[e].double() if biased else sums
+                    outs = again[part].double() @ down[e].double().t() + down_bias[e].double()
+                    for name, got, want in (("pre", pre[part], sums), ("hidden", inner[part], act(sums, activation)),
+                                            ("rows", rows[part, :hidden], outs)):
+                        error = float((got.double() - want).norm() / want.norm().clamp_min(1e-30))
+                        fail_unless(error <= (1e-5 if name == "rows" else limit), dtype, path, tiles, activation, name, "expert", e, f"error {error:.1e}")
+
+
+def test_same_bits(library, how):
+    """All tiles of the Hopper kernels give the same bits."""
+    if how["path"] == "generic":
+        return
+    for hidden, intermediate in ((2048, 768), (264, 136)):
+        gate_up, down = make_weights(8, hidden, intermediate)
+        ids, _ = make_routing(61, 8, 3, 6)
+        x = torch.randn(61, hidden, device=DEVICE).to(BF16)
+        found = []
+        for tiles in ("wide", "narrow", "few"):
+            lists, inner, rows = products(library, library.sizes(61, hidden, intermediate, 8, 3, tiles=tiles), x, ids, gate_up, down)
+            found.append((inner[: int(lists.offsets[-1])], rows[: int(lists.offsets[-1])]))
+        for inner, rows in found[1:]:
+            fail_unless(torch.equal(inner, found[0][0]) and torch.equal(rows, found[0][1]), "tiles differ", hidden, intermediate,
+                        int((inner != found[0][0]).sum()), int((rows != found[0][1]).sum()), "of", inner.numel(), rows.numel())
+
+
+def test_contained(library, how):
+    """A token with NaN spoils no other token."""
+    tokens, hidden, intermediate, experts, top_k = 70, 256, 192, 4, 2
+    for tiles in ("wide", "narrow", "few"):
+        how = {**how, "tiles": tiles}
+        gate_up, down = make_weights(experts, hidden, intermediate)
+        ids, weights = make_routing(tokens, experts, top_k, 5)
+        x = torch.randn(tokens, hidden, device=DEVICE).to(BF16)
+        layer = Layer(library, gate_up, down, top_k, tokens, **how)
+        clean = layer(x, ids, weights)
+        x[33] = float("nan")
+        layer.memory.fill_(0xFF)
+        y = layer(x, ids, weights, out=poisoned(tokens, hidden))
+        fail_unless(bool(y[33].isnan().all()), "NaN vanished")
+        keep = torch.arange(tokens, device=DEVICE) != 33
+        fail_unless(torch.equal(y[keep], clean[keep]), tiles, "NaN spread")
+
+
+def test_sources(library, how):
+    """Gathers from two matrices, scatters with a stride."""
+    sizes = library.sizes(50, 136, 64, 4, 2)
+    both = torch.randn(90, 136, device=DEVICE).to(BF16)
+    index = torch.randint(-1, 90, (77,), device=DEVICE, dtype=torch.int32)
+    to = poisoned(77, 136)
+    library.gather_two(sizes, both[:50].contiguous(), both[50:].contiguous(), 40, index, 77, to)
+    fail_unless(torch.equal(to, torch.where(index[:, None] < 0, 0, both[index.clamp_min(0).long()])), "gather from two")
+    target = torch.randperm(120, device=DEVICE)[:90].to(torch.int32)
+    target[5] = -1
+    wide = poisoned(120, 144)
+    library.scatter_rows(sizes, both, target, 90, wide, 120, 144)
+    want = poisoned(120, 144)
+    kept = target >= 0
+    want[target[kept].long(), :136] = both[kept]
+    fail_unless(torch.equal(wide.view(torch.int16), want.view(torch.int16)), "scatter")
+
+
 def test_generic_types(library, how):
     """The generic kernels in each type they know."""
     for dtype, limit in ((torch.float32, 1e-5), (torch.float16, 6e-3), (BF16, 6e-3)):
         for tokens, hidden, intermediate, experts, top_k in ((1, 8, 8, 1, 1), (333, 264, 104, 5, 2), (150, 128, 520, 9, 4)):
             sizes = library.sizes(tokens, hidden, intermediate, experts, top_k, path="generic", dtype=dtype)
-            ids, _ = make_routing(tokens, experts, top_k, 3, 0.1)
+            ids, weights = make_routing(tokens, experts, top_k, 3, 0.1)
             x = torch.randn(tokens, hidden, device=DEVICE).to(dtype)
             gate_up, down = (w.to(dtype) for w in make_weights(experts, hidden, intermediate))
             lists, inner, rows = products(library, sizes, x, ids, gate_up, down)
@@ -247,6 +377,10 @@ def test_generic_types(library, how):
                 for got, want in ((inner[part], F.silu(gate) * up), (rows[part], inner[part].double() @ down[e].double().t())):
                     error = float((got.double() - want).norm() / want.norm().clamp_min(1e-30))
                     fail_unless(error <= limit, dtype, tokens, hidden, "expert", e, f"error {error:.1e}")
+            layer = Layer(library, gate_up, down, top_k, tokens, path="generic")
+            y, merged = layer(x, ids, weights, out=poisoned(tokens, hidden, dtype=dtype)), poisoned(tokens, hidden, dtype=torch.float32)
+            library.merge_rows(sizes, rows, lists.pos_of, weights, merged, 1)
+            fail_unless(torch.equal(y, merged.to(dtype)), dtype, "the layer differs from its parts")
 
 
 def test_beyond_2_31(library, how):
@@ -294,7 +428,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library")
     parser.add_argument("--tiles", choices=TILES, default="automatic")
-    parser.add_argument("--path", choices=PATHS, default="automatic")
+    parser.add_argument("--kernels", choices=PATHS, default="auto")
     parser.add_argument("--only", choices=TESTS, action="append")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="runs that must give the same bits")
     arguments = parser.parse_args()
@@ -305,7 +439,7 @@ def main():
     bad = 0
     for name in arguments.only or TESTS:
         try:
-            TESTS[name](library, {"tiles": arguments.tiles, "path": arguments.path})
+            TESTS[name](library, {"tiles": arguments.tiles, "path": arguments.kernels})
             torch.cuda.synchronize()
             fail_unless(not library.gave_up(), "a kernel waited in vain")
             print("pass", name, flush=True)

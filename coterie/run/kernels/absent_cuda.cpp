@@ -35,6 +35,9 @@ void build_reindex(const Reindex&, Stream) {
 void gather_rows(const GatherRows&, Stream) {
   refuse("gather_rows");
 }
+void scatter_rows(const ScatterRows&, Stream) {
+  refuse("scatter_rows");
+}
 void merge_rows(const MergeRows&, Stream) {
   refuse("merge_rows");
 }
@@ -44,10 +47,14 @@ void grouped_up(const GroupedUp&, const ProductOptions&, Stream) {
 void grouped_down(const GroupedDown&, const ProductOptions&, Stream) {
   refuse("grouped_down");
 }
+PathChoice choose_path(Path, DType) {
+  refuse("choose_path");
+}
 Path resolve_path(Path, DType) {
   refuse("resolve_path");
 }
-std::size_t expert_layer_workspace_bytes(std::int64_t, int, int, std::int64_t, std::int64_t) {
+std::size_t expert_layer_workspace_bytes(std::int64_t, int, int, std::int64_t, std::int64_t,
+                                         DType) {
   refuse("expert_layer_workspace_bytes");
 }
 void expert_layer(const ExpertLayer&, const ProductOptions&, Stream) {

@@ -15,6 +15,7 @@ const char* name_of(DType type) noexcept {
     case DType::kFloat16: return "float16";
     case DType::kInt32: return "int32";
     case DType::kFloat64: return "float64";
+    case DType::kFloat8E4M3: return "float8_e4m3";
   }
   return "unknown";
 }

@@ -13,6 +13,7 @@ namespace coterie::kernels::cuda {
 
 constexpr int kMaxExperts = 1024;
 constexpr int kMaxTopK = 16;
+constexpr int kMaxSources = 16;
 
 /// kInternal naming `what` unless CUDA agreed.
 inline void require_cuda(cudaError_t status, const char* what) {
@@ -49,6 +50,7 @@ inline void require_aligned(const char* operation, const char* argument, const v
 /// What this room asks about the current GPU. Cheap: the runtime keeps the answers.
 struct DeviceFacts {
   int major = 0;  ///< of the compute capability
+  int minor = 0;
   int num_processors = 0;
 };
 
@@ -57,6 +59,8 @@ inline DeviceFacts current_device() {
   DeviceFacts facts;
   require_cuda(cudaGetDevice(&device), "cudaGetDevice");
   require_cuda(cudaDeviceGetAttribute(&facts.major, cudaDevAttrComputeCapabilityMajor, device),
+               "cudaDeviceGetAttribute");
+  require_cuda(cudaDeviceGetAttribute(&facts.minor, cudaDevAttrComputeCapabilityMinor, device),
                "cudaDeviceGetAttribute");
   require_cuda(
       cudaDeviceGetAttribute(&facts.num_processors, cudaDevAttrMultiProcessorCount, device),

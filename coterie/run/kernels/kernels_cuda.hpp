@@ -3,8 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 
+#include "coterie/run/kernels/activation.hpp"
 #include "coterie/run/kernels/tensor_view.hpp"
 
 struct CUstream_st;
@@ -84,21 +87,29 @@ struct Reindex {
 };
 void build_reindex(const Reindex& task, Stream stream);
 
-/// to[i] = from[index[i]] for i < num_rows; -1 gives zeros. Rows of `row_bytes` (multiple of 16).
+/// to[i] = from[index[i]] for i < num_rows; -1 gives zeros. Rows of any type whose `columns` fill
+/// a multiple of 16 bytes.
 struct GatherRows {
-  const void* from = nullptr;
-  std::int64_t from_stride_bytes = 0;
-  const std::int32_t* index = nullptr;
-  std::int64_t num_rows = 0;
-  void* to = nullptr;
-  std::int64_t to_stride_bytes = 0;
-  std::int64_t row_bytes = 0;
+  ConstMatrixView from;
+  const std::int32_t* index = nullptr;  ///< [rows of to]
+  MatrixView to;
+  std::span<const ConstMatrixView> more_from = {};  ///< rows numbered on after those of `from`, up
+                                                    ///< to 15 matrices
 };
 void gather_rows(const GatherRows& task, Stream stream);
 
+/// to[index[i]] = from[i]; -1 skips a row. Indices must differ; rows that no index names keep their
+/// values. `to` may lie in another GPU's memory that is mapped here.
+struct ScatterRows {
+  ConstMatrixView from;
+  const std::int32_t* index = nullptr;  ///< [rows of from], each in [-1, rows of to)
+  MatrixView to;
+};
+void scatter_rows(const ScatterRows& task, Stream stream);
+
 /// to[t] = sum over j of weights[t, j] * from[pos_of[t, j]] in fp32, from zero, in ascending row
 /// number (that is, ascending expert), each term rounded before it is added: the bits of
-/// kernels::merge_rows. -1 is skipped. from and to are bf16 or fp32.
+/// kernels::merge_rows. -1 is skipped. from and to are bf16, fp16 or fp32.
 struct MergeRows {
   ConstMatrixView from;
   const std::int32_t* pos_of = nullptr;  ///< [T, k]
@@ -109,7 +120,8 @@ struct MergeRows {
 void merge_rows(const MergeRows& task, Stream stream);
 
 /// One weight matrix an expert, contiguous [E, rows, columns], as checkpoints hold them. `scale`
-/// is for block-scaled types to come and must be null today.
+/// [E, rows / block_rows, columns / block_columns] is for block-scaled fp8 weights to come: today a
+/// scale, or a type other than bf16, fp16 and fp32, is refused with kUnsupported.
 struct ExpertWeights {
   const void* data = nullptr;
   std::int64_t num_experts = 0;
@@ -117,6 +129,8 @@ struct ExpertWeights {
   std::int64_t columns = 0;
   DType type = DType::kBfloat16;
   const float* scale = nullptr;
+  int block_rows = 128;
+  int block_columns = 128;
 };
 
 /// Which kernel computes grouped products.
@@ -126,11 +140,18 @@ enum class Path : std::uint8_t {
   kGeneric,    ///< mma.sync (bf16, fp16) or plain multiply-adds (fp32); any GPU from sm_80
 };
 
+/// "auto", "hopper", "generic".
+const char* name_of(Path path) noexcept;
+
+/// The path of that name ("automatic" is "auto", too); kBadInput naming `source` otherwise.
+Path parse_path(std::string_view name, const std::string& source);
+
 /// Tiles of the Hopper kernel; they give the same bits.
 enum class Tiles : std::uint8_t {
   kAutomatic,  ///< by the average number of rows an expert
   kWide,       ///< for many rows
-  kNarrow,     ///< for few
+  kNarrow,     ///< for fewer
+  kFew,        ///< for a handful: weights and rows change sides in the tensor cores
 };
 
 /// How a grouped product runs.
@@ -140,47 +161,70 @@ struct ProductOptions {
   unsigned* watchdog = nullptr;  ///< for builds with COTERIE_CUDA_WATCHDOG
 };
 
-/// hidden[r] = silu(gate x[row_token[r]]) * (up x[row_token[r]]) for the rows of each expert.
+/// hidden[r] = activation(gate_up_e x[row_token[r]] + bias_e) for each row r of expert e. P is 2I
+/// for kSwiGlu, which takes no bias, else I.
 struct GroupedUp {
   ConstMatrixView x;                             ///< [T, H], the type of the weights
-  const std::int32_t* row_token = nullptr;       ///< [R]
+  const std::int32_t* row_token = nullptr;       ///< [R], rows of x and more_x
   const std::int32_t* expert_offsets = nullptr;  ///< [E + 1]
-  ExpertWeights gate_up;                         ///< [E, 2I, H]: gate rows, then up rows
-  MatrixView hidden;                             ///< out [at least R, I], same type
-  MatrixView pre;  ///< out [at least R, 2I], same type: gate and up before the activation, which is
-                   ///< what backward needs; data null: not stored
+  ExpertWeights gate_up;                         ///< [E, P, H]: gate rows, then up rows
+  MatrixView hidden;                             ///< out [at least R, I], same type, any stride
+  MatrixView pre = {};  ///< out unless data is null [at least R, P], same type: what the activation
+                        ///< is given, which backward needs. hidden's bits do not depend on it
+  Activation activation = Activation::kSwiGlu;
+  const void* bias = nullptr;                    ///< [E, P], same type; null: none
+  std::span<const ConstMatrixView> more_x = {};  ///< rows numbered on after those of x: the receive
+                                                 ///< buffers of up to 15 peers, any stride each
 };
 void grouped_up(const GroupedUp& task, const ProductOptions& options, Stream stream);
 
-/// What kAutomatic stands for on the current GPU with weights of that type.
+/// What a path stands for on the current GPU, and why.
+struct PathChoice {
+  Path path = Path::kGeneric;  ///< kHopper or kGeneric
+  std::string reason;          ///< "compute capability 9.0 and bf16 weights"
+
+  bool operator==(const PathChoice&) const = default;
+};
+/// Decides for weights of that type. kAutomatic takes the environment variable COTERIE_GPU_KERNELS
+/// (auto, hopper, generic) if it is set. kUnsupported if kHopper is asked for and cannot be.
+PathChoice choose_path(Path path, DType type);
+/// "generic kernels (compute capability 8.0)".
+std::string to_string(const PathChoice& choice);
+/// choose_path(...).path.
 Path resolve_path(Path path, DType type);
 
-/// rows[r] = down_e hidden[r] for the rows of each expert.
+/// rows[r] = down_e hidden[r] + bias_e for each row r of expert e.
 struct GroupedDown {
   ConstMatrixView hidden;                        ///< [at least R, I], the type of the weights
   const std::int32_t* expert_offsets = nullptr;  ///< [E + 1]
   ExpertWeights down;                            ///< [E, H, I]
-  MatrixView rows;                               ///< out [at least R, H], same type
+  MatrixView rows;  ///< out [at least R, H], same type or fp32, any stride; may lie in another
+                    ///< GPU's memory that is mapped here
+  const void* bias = nullptr;  ///< [E, H], the type of the weights; null: none
 };
 void grouped_down(const GroupedDown& task, const ProductOptions& options, Stream stream);
 
 /// The whole expert layer: token rows, ids and weights to merged rows.
 struct ExpertLayer {
-  ConstMatrixView x;                  ///< [T, H] bf16
+  ConstMatrixView x;                  ///< [T, H], the type of the weights
   const std::int32_t* ids = nullptr;  ///< [T, k] in [-1, E)
   const float* weights = nullptr;     ///< [T, k]
-  int top_k = 1;
-  ExpertWeights gate_up;  ///< [E, 2I, H]
-  ExpertWeights down;     ///< [E, H, I]
-  MatrixView y;           ///< out [T, H] bf16 or fp32
+  int top_k = 1;                      ///< up to E
+  ExpertWeights gate_up;              ///< [E, P, H]
+  ExpertWeights down;                 ///< [E, H, I], same type
+  MatrixView y;                       ///< out [T, H], the type of the weights or fp32
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
   Faults* faults = nullptr;  ///< may be null
-  MatrixView pre;            ///< as in grouped_up
+  MatrixView pre = {};       ///< as in grouped_up
+  Activation activation = Activation::kSwiGlu;
+  const void* up_bias = nullptr;    ///< [E, P]; null: none
+  const void* down_bias = nullptr;  ///< [E, H]; null: none
 };
-/// Bytes that expert_layer needs.
+/// Bytes that expert_layer needs for weights of 16 bits (twice as many rows' bytes for fp32).
 std::size_t expert_layer_workspace_bytes(std::int64_t num_tokens, int top_k, int num_experts,
-                                         std::int64_t hidden, std::int64_t intermediate);
+                                         std::int64_t hidden, std::int64_t intermediate,
+                                         DType type = DType::kBfloat16);
 void expert_layer(const ExpertLayer& task, const ProductOptions& options, Stream stream);
 
 }  // namespace coterie::kernels::cuda

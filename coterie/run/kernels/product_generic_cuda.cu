@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "coterie/run/kernels/activation.cuh"
 #include "coterie/run/kernels/overlap.cuh"
 #include "coterie/run/kernels/product_cuda.hpp"
 #include "coterie/run/kernels/tile_walk.cuh"
@@ -21,22 +22,24 @@ constexpr int kStep = 32;         // elements of K a stage
 constexpr int kStages = 3;
 
 struct Arguments {
-  const void* x;
-  std::int64_t x_stride;
+  RowSource x;
   const std::int32_t* row_of;  // null: row r
   const std::int32_t* offsets;
   const void* weights;
+  const void* bias;  // [E, columns] or null; ungated only
   int num_experts;
   int depth;
   int columns;
-  void* y;
-  std::int64_t y_stride;
-  void* pre;  // gated: where the sums go before the activation; may be null
-  std::int64_t pre_stride;
+  Activation activation;  // of ungated products that gather
+  bool float_sums;        // y is fp32
+  RowTarget y;
+  RowTarget pre;  // what the activation is given; null data: not kept
 };
 
-__device__ float silu(float v) {
-  return v / (1.0F + expf(-v));
+/// Where input row `row` of a segment begins.
+template <typename T>
+__device__ const T* input_row(const Arguments& task, std::int64_t row) {
+  return reinterpret_cast<const T*>(task.x.row(task.row_of != nullptr ? task.row_of[row] : row));
 }
 
 __device__ std::uint32_t address_of(const void* p) {
@@ -81,6 +84,60 @@ __device__ void store_two(__half* to, float low, float high) {
   *reinterpret_cast<__half2*>(to) = __floats2half2_rn(low, high);
 }
 
+__device__ float to_float(__nv_bfloat16 v) {
+  return __bfloat162float(v);
+}
+__device__ float to_float(__half v) {
+  return __half2float(v);
+}
+__device__ float to_float(float v) {
+  return v;
+}
+
+/// Where a sum belongs.
+struct Place {
+  int expert;
+  std::int64_t row;
+  int column;
+};
+
+/// A sum plus its bias.
+template <typename T>
+__device__ float with_bias(const Arguments& task, const Place& at, float sum) {
+  return task.bias == nullptr
+             ? sum
+             : sum + to_float(static_cast<const T*>(
+                         task.bias)[std::int64_t{at.expert} * task.columns + at.column]);
+}
+
+/// Finishes two neighbouring columns; gated, `sums` are the gate's and `up` those that belong to
+/// them.
+template <typename T, bool kGated>
+__device__ void store_pair(const Arguments& task, const Place& at, float2 sums, float2 up) {
+  T* const pre = task.pre.data == nullptr ? nullptr : task.pre.row<T>(at.row) + at.column;
+  if (kGated) {
+    if (pre != nullptr) {
+      store_two(pre, sums.x, sums.y);
+      store_two(pre + task.columns, up.x, up.y);
+    }
+    sums = {silu(sums.x) * up.x, silu(sums.y) * up.y};
+  } else {
+    sums = {with_bias<T>(task, at, sums.x),
+            with_bias<T>(task, {at.expert, at.row, at.column + 1}, sums.y)};
+    if (pre != nullptr) {
+      store_two(pre, sums.x, sums.y);
+    }
+    if (task.row_of != nullptr) {
+      sums = {activate(sums.x, task.activation), activate(sums.y, task.activation)};
+    }
+  }
+  if (task.float_sums) {
+    *reinterpret_cast<float2*>(task.y.row<float>(at.row) + at.column) = sums;
+  } else {
+    store_two(task.y.row<T>(at.row) + at.column, sums.x, sums.y);
+  }
+}
+
 /// Weight row that stands in row `r` of a tile: gated, each group of 64 holds 32 gate rows and
 /// their 32 up rows, so that one warp has both. -1 past the last column.
 template <bool kGated>
@@ -120,10 +177,7 @@ __global__ void __launch_bounds__(kThreads) mma_kernel(const Arguments task) {
     for (int i = 0; i < 2; ++i) {
       const int r = thread / 4 + 64 * i;
       const std::int64_t row = tile.row + r;
-      x_row[i] = r < tile.num_rows
-                     ? static_cast<const T*>(task.x) +
-                           (task.row_of != nullptr ? task.row_of[row] : row) * task.x_stride
-                     : nullptr;
+      x_row[i] = r < tile.num_rows ? input_row<T>(task, row) : nullptr;
       const std::int64_t w = weight_row<kGated>(r, tile.block, task.columns);
       w_row[i] = w >= 0 ? static_cast<const T*>(task.weights) + matrix + w * task.depth : nullptr;
     }
@@ -133,7 +187,8 @@ __global__ void __launch_bounds__(kThreads) mma_kernel(const Arguments task) {
         const int r = thread / 4 + 64 * i;
         const bool x_valid = x_row[i] != nullptr && from < task.depth;
         const bool w_valid = w_row[i] != nullptr && from < task.depth;
-        copy_chunk(&inputs[stage][place(r, chunk)], x_valid ? x_row[i] + from : task.x, x_valid);
+        copy_chunk(&inputs[stage][place(r, chunk)],
+                   x_valid ? static_cast<const void*>(x_row[i] + from) : task.x.data[0], x_valid);
         copy_chunk(&weights[stage][place(r, chunk)], w_valid ? w_row[i] + from : task.weights,
                    w_valid);
       }
@@ -169,38 +224,49 @@ __global__ void __launch_bounds__(kThreads) mma_kernel(const Arguments task) {
       }
       stage = (stage + 1) % kStages;
     }
+#pragma unroll
     for (int m = 0; m < 2; ++m) {
+#pragma unroll
       for (int pair = 0; pair < 2; ++pair) {
         const int r = warp_row + 16 * m + lane / 4 + 8 * pair;
         if (r >= tile.num_rows) {
           continue;
         }
-        T* const y = static_cast<T*>(task.y) + (std::int64_t{tile.row} + r) * task.y_stride;
+        const std::int64_t row = std::int64_t{tile.row} + r;
+#pragma unroll
         for (int n = 0; n < (kGated ? 4 : 8); ++n) {
           const int column = tile.block * kColumns + (kGated ? warp_column / 2 : warp_column) +
                              8 * n + lane % 4 * 2;
-          if (column >= task.columns) {
-            continue;
+          if (column < task.columns) {
+            const int other = (n + 4) % 8;
+            store_pair<T, kGated>(task, {tile.expert, row, column},
+                                  {d[m][n][2 * pair], d[m][n][2 * pair + 1]},
+                                  {d[m][other][2 * pair], d[m][other][2 * pair + 1]});
           }
-          float low = d[m][n][2 * pair];
-          float high = d[m][n][2 * pair + 1];
-          if (kGated && task.pre != nullptr) {
-            T* const pre =
-                static_cast<T*>(task.pre) + (std::int64_t{tile.row} + r) * task.pre_stride;
-            store_two(pre + column, low, high);
-            store_two(pre + task.columns + column, d[m][(n + 4) % 8][2 * pair],
-                      d[m][(n + 4) % 8][2 * pair + 1]);
-          }
-          if (kGated) {
-            low = silu(low) * d[m][(n + 4) % 8][2 * pair];
-            high = silu(high) * d[m][(n + 4) % 8][2 * pair + 1];
-          }
-          store_two(y + column, low, high);
         }
       }
     }
   }
   asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/// Finishes one column in fp32.
+template <bool kGated>
+__device__ void store_float(const Arguments& task, const Place& at, float sum, float up) {
+  float* const pre = task.pre.data == nullptr ? nullptr : task.pre.row<float>(at.row) + at.column;
+  sum = kGated ? sum : with_bias<float>(task, at, sum);
+  if (pre != nullptr) {
+    pre[0] = sum;
+  }
+  if (kGated && pre != nullptr) {
+    pre[task.columns] = up;
+  }
+  if (kGated) {
+    sum = silu(sum) * up;
+  } else if (task.row_of != nullptr) {
+    sum = activate(sum, task.activation);
+  }
+  task.y.row<float>(at.row)[at.column] = sum;
 }
 
 /// fp32: one thread a column of eight rows; slow, for tests and odd machines.
@@ -228,9 +294,8 @@ __global__ void __launch_bounds__(kThreads) float_kernel(const Arguments task) {
         const int k = k0 + static_cast<int>(threadIdx.x) % kStep;
         const std::int64_t row = tile.row + r;
         const bool valid = r < tile.num_rows && k < task.depth;
-        const std::int64_t from = valid && task.row_of != nullptr ? task.row_of[row] : row;
         inputs[threadIdx.x / kStep][threadIdx.x % kStep] =
-            valid ? static_cast<const float*>(task.x)[from * task.x_stride + k] : 0.0F;
+            valid ? input_row<float>(task, row)[k] : 0.0F;
         __syncthreads();
         const int last = min(kStep, task.depth - k0);
         for (int j = 0; j < last; ++j) {
@@ -242,14 +307,8 @@ __global__ void __launch_bounds__(kThreads) float_kernel(const Arguments task) {
       }
       for (int i = 0; i < kRows && live; ++i) {
         if (r0 + i < tile.num_rows) {
-          if (kGated && task.pre != nullptr) {
-            float* const pre = static_cast<float*>(task.pre) +
-                               (std::int64_t{tile.row} + r0 + i) * task.pre_stride + column;
-            pre[0] = sum[i];
-            pre[task.columns] = up_sum[i];
-          }
-          static_cast<float*>(task.y)[(std::int64_t{tile.row} + r0 + i) * task.y_stride + column] =
-              kGated ? silu(sum[i]) * up_sum[i] : sum[i];
+          store_float<kGated>(task, {tile.expert, std::int64_t{tile.row} + r0 + i, column}, sum[i],
+                              up_sum[i]);
         }
       }
     }
@@ -259,20 +318,21 @@ __global__ void __launch_bounds__(kThreads) float_kernel(const Arguments task) {
 }  // namespace
 
 void grouped_product_generic(const GroupedProduct& task, Stream stream) {
+  const bool gated = task.gated();
   const Arguments arguments{task.x,
-                            task.x_stride,
                             task.row_of,
                             task.offsets,
                             task.weights,
+                            task.bias,
                             static_cast<int>(task.num_experts),
                             static_cast<int>(task.depth),
                             static_cast<int>(task.columns),
-                            task.y,
-                            task.y_stride,
-                            task.pre,
-                            task.pre_stride};
+                            task.activation,
+                            task.y.type == DType::kFloat32,
+                            row_target(task.y),
+                            row_target(task.pre)};
   const std::int64_t width = task.type == DType::kFloat32 ? kThreads
-                             : task.gated                 ? kWeightRows / 2
+                             : gated                      ? kWeightRows / 2
                                                           : kWeightRows;
   const std::int64_t tiles =
       (task.max_rows / kTileRows + task.num_experts) * divide_up(task.columns, width);
@@ -280,12 +340,11 @@ void grouped_product_generic(const GroupedProduct& task, Stream stream) {
       static_cast<unsigned>(std::min(tiles, std::int64_t{2} * current_device().num_processors));
   void (*kernel)(Arguments) = nullptr;
   switch (task.type) {
-    case DType::kFloat32: kernel = task.gated ? float_kernel<true> : float_kernel<false>; break;
+    case DType::kFloat32: kernel = gated ? float_kernel<true> : float_kernel<false>; break;
     case DType::kFloat16:
-      kernel = task.gated ? mma_kernel<__half, true> : mma_kernel<__half, false>;
+      kernel = gated ? mma_kernel<__half, true> : mma_kernel<__half, false>;
       break;
-    default:
-      kernel = task.gated ? mma_kernel<__nv_bfloat16, true> : mma_kernel<__nv_bfloat16, false>;
+    default: kernel = gated ? mma_kernel<__nv_bfloat16, true> : mma_kernel<__nv_bfloat16, false>;
   }
   launch_overlapped("grouped product, generic kernel", kernel, {blocks, kThreads}, stream,
                     arguments);

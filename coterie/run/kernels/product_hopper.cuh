@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include "coterie/run/kernels/overlap.cuh"
-#include "coterie/run/kernels/tile_walk.cuh"
-#include "coterie/run/kernels/tma.cuh"
-#include "coterie/run/kernels/wgmma.cuh"
+#include "coterie/run/kernels/product_epilogue.cuh"
 
 /// Private to the room: the grouped product on Hopper.
 ///
@@ -19,64 +15,6 @@
 /// Sums run along K in one order whatever the tile, so a row's bits depend on that row and the
 /// weights alone.
 namespace coterie::kernels::cuda {
-
-constexpr int kDepthStep = 64;
-constexpr int kInputBytes = kTileRows * kDepthStep * 2;
-constexpr int kProductThreads = 384;
-
-/// What the kernel is told.
-struct ProductArguments {
-  const __nv_bfloat16* x;
-  std::int64_t x_stride;
-  const std::int32_t* row_of;
-  const std::int32_t* offsets;
-  int num_experts;
-  int depth;
-  int columns;
-  __nv_bfloat16* y;
-  std::int64_t y_stride;
-  __nv_bfloat16* pre;  // gated: where the sums go before the activation; may be null
-  std::int64_t pre_stride;
-  bool early;  // weights may be loaded before the previous kernel is complete
-  Watchdog watchdog;
-};
-
-/// Compile-time choices. Gated products gather their rows. A tile has 256 weight rows, which a
-/// cluster of two shares, or 128, for experts with few rows: more tiles, so that they spread
-/// evenly.
-template <bool kGated_, bool kWide_>
-struct ProductShape {
-  static constexpr bool kGated = kGated_;
-  static constexpr bool kGather = kGated;
-  static constexpr bool kWide = kWide_;
-  static constexpr int kCluster = kWide ? 2 : 1;
-  static constexpr int kStages = kWide ? 4 : 6;
-  static constexpr int kWeightRows = kWide ? 256 : 128;
-  static constexpr int kHalfRows = kWeightRows / 2;  // what one load brings
-  static constexpr int kHalfBytes = kHalfRows * kDepthStep * 2;
-  static constexpr int kStageBytes = kInputBytes + 2 * kHalfBytes;
-  static constexpr int kTileColumns = kGated ? kWeightRows / 2 : kWeightRows;
-  static constexpr int kPassColumns = kWide ? 128 : kTileColumns;  // what the epilogue stages
-  static constexpr int kSums = kWeightRows / 2;                    // of a thread
-  static constexpr int kPitch = kPassColumns * 2 + 16;  // bytes; rows start in different banks
-  static constexpr int kStagingOffset = kStages * kStageBytes;
-  static constexpr int kBarrierOffset = kStagingOffset + kTileRows * kPitch;
-  static constexpr int kSharedBytes = kBarrierOffset + 2 * 8 * kStages;
-  static_assert(kSharedBytes <= 232448, "more shared memory than a block can have");
-};
-
-/// The ring: which stage is next, and in which round.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  std::uint32_t phase = 0;
-  __device__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      phase ^= 1U;
-    }
-  }
-};
 
 /// Loads the weights of one stage; one thread.
 template <typename Shape>
@@ -127,13 +65,12 @@ __device__ inline void produce(const CUtensorMap& x_map, const CUtensorMap& w_ma
       __syncwarp();
       begin_after_previous();
     }
-    const __nv_bfloat16* source[8];
+    const char* source[8];
     if constexpr (Shape::kGather) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int row = first_row + 16 * i;
-        const std::int64_t from = row < tile.num_rows ? task.row_of[tile.row + row] : 0;
-        source[i] = task.x + from * task.x_stride + chunk * 8;
+        source[i] = row < tile.num_rows ? task.x.row(task.row_of[tile.row + row]) : task.x.data[0];
       }
     }
     for (int k = 0; k < task.depth; k += kDepthStep) {
@@ -157,7 +94,8 @@ __device__ inline void produce(const CUtensorMap& x_map, const CUtensorMap& w_ma
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           const bool valid = inside && first_row + 16 * i < tile.num_rows;
-          copy_16(stage + offset + i * 16 * 128, valid ? source[i] + k : task.x, valid);
+          copy_16(stage + offset + i * 16 * 128,
+                  valid ? source[i] + (k + chunk * 8) * 2 : task.x.data[0], valid);
         }
         arrive_when_copied(stage_full);
       }
@@ -167,83 +105,6 @@ __device__ inline void produce(const CUtensorMap& x_map, const CUtensorMap& w_ma
   if (!Shape::kGather && task.early) {
     begin_after_previous();  // blocks without any tile, too
   }
-}
-
-/// v / (1 + exp(-v)) by the approximate units, both good to about 2^-22.
-__device__ inline float silu(float v) {
-  float power = 0.0F;
-  float reciprocal = 0.0F;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v * -1.4426950408889634F));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(1.0F + power));
-  return v * reciprocal;
-}
-
-__device__ inline std::uint32_t pack(float low, float high) {
-  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&both);
-}
-
-/// Where a tile's results go.
-struct TileTarget {
-  __nv_bfloat16* data;
-  std::int64_t stride;
-  int column;       // first column of the tile
-  int num_columns;  // that exist from there on
-};
-
-/// Rounds 16 rows x `kColumns` columns of a warp, sums d[kFirst ...], and sends them out; the copy
-/// engine finishes on its own.
-template <typename Shape, int kFirst, int kColumns>
-__device__ inline void store_block(const float (&d)[Shape::kSums], const Tile& tile, int first_row,
-                                   std::uint32_t staging, const TileTarget& target) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::uint32_t address =
-      staging + ((lane / 8 & 1) * 8 + lane % 8) * Shape::kPitch + (lane / 16) * 16;
-#pragma unroll
-  for (int pass = 0; pass < kColumns / Shape::kPassColumns; ++pass) {
-    wait_stores_read();
-    __syncwarp();
-#pragma unroll
-    for (int j = 0; j < Shape::kPassColumns / 8; j += 2) {
-      const int i = kFirst + pass * Shape::kPassColumns / 2 + 4 * j;
-      store_matrices(address + j * 16, pack(d[i], d[i + 1]), pack(d[i + 2], d[i + 3]),
-                     pack(d[i + 4], d[i + 5]), pack(d[i + 6], d[i + 7]));
-    }
-    fence_to_async();
-    __syncwarp();
-    const int column = pass * Shape::kPassColumns;
-    const int num_columns = min(Shape::kPassColumns, target.num_columns - column);
-    if (lane < 16 && first_row + lane < tile.num_rows && num_columns > 0 && !tile.idle) {
-      const std::int64_t row = tile.row + first_row + lane;
-      store_bytes(target.data + row * target.stride + target.column + column,
-                  staging + lane * Shape::kPitch, num_columns * 2);
-    }
-    commit_stores();
-  }
-}
-
-/// What becomes of a warp's 16 rows of sums.
-template <typename Shape>
-__device__ inline void store_rows(float (&d)[Shape::kSums], const Tile& tile, int first_row,
-                                  std::uint32_t staging, const ProductArguments& task) {
-  const int column = tile.block * Shape::kTileColumns;
-  const int num_columns = task.columns - column;
-  constexpr int kUp = Shape::kSums / 2;  // gated: the first of the up sums
-  if constexpr (Shape::kGated) {
-    if (task.pre != nullptr) {
-      store_block<Shape, 0, Shape::kTileColumns>(d, tile, first_row, staging,
-                                                 {task.pre, task.pre_stride, column, num_columns});
-      store_block<Shape, kUp, Shape::kTileColumns>(
-          d, tile, first_row, staging,
-          {task.pre + task.columns, task.pre_stride, column, num_columns});
-    }
-#pragma unroll
-    for (int i = 0; i < kUp; ++i) {
-      d[i] = silu(d[i]) * d[kUp + i];
-    }
-  }
-  store_block<Shape, 0, Shape::kTileColumns>(d, tile, first_row, staging,
-                                             {task.y, task.y_stride, column, num_columns});
 }
 
 /// A consumer warp has read a stage: tells every producer that may write into it.
@@ -307,7 +168,7 @@ __device__ inline void consume(const ProductArguments& task, std::uint32_t share
     }
     wgmma_wait<0>();
     release<Shape>(empty + 8 * last_stage);
-    store_rows<Shape>(d, tile, first_row, staging, task);
+    store_rows<Shape>(d, {tile, first_row, staging}, task);
   }
   wait_stores();
 }

@@ -3,77 +3,135 @@
 
 #include "coterie/run/kernels/checks_cuda.hpp"
 #include "coterie/run/kernels/product_cuda.hpp"
+#include "coterie/run/kernels/product_few.cuh"
 #include "coterie/run/kernels/product_hopper.cuh"
 #include "coterie/run/kernels/tensor_map.hpp"
 
 namespace coterie::kernels::cuda {
 namespace {
 
-/// Whether wide tiles keep the processors busy, or are faster even so (down-projections).
-bool prefers_wide(const GroupedProduct& task) {
+/// Rows an expert, on average, up to which the operands change sides.
+constexpr std::int64_t kFewRowsAnExpert = 16;
+
+constexpr auto kPromotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+
+/// Which tiles kAutomatic stands for: few rows an expert want small ones; wide ones must keep the
+/// processors busy, or be faster even so (down-projections). Pre-activations need the large ones.
+Tiles resolve_tiles(const GroupedProduct& task, Tiles tiles) {
+  if (task.pre.data != nullptr && tiles == Tiles::kFew) {
+    tiles = Tiles::kNarrow;
+  }
+  if (tiles != Tiles::kAutomatic) {
+    return tiles;
+  }
+  if (task.max_rows <= kFewRowsAnExpert * task.num_experts && task.pre.data == nullptr) {
+    return Tiles::kFew;
+  }
   const std::int64_t row_tiles =
       std::min(task.max_rows, task.num_experts + task.max_rows / kTileRows);
-  const std::int64_t tiles = row_tiles * divide_up(task.columns, 128);
-  return !task.gated || 4 * tiles >= 3 * current_device().num_processors;
+  const std::int64_t num_tiles = row_tiles * divide_up(task.columns, 128);
+  return !task.gathers() || 4 * num_tiles >= 3 * current_device().num_processors ? Tiles::kWide
+                                                                                 : Tiles::kNarrow;
+}
+
+/// Blocks that have work at most: `rows` input rows and `columns` columns a tile.
+std::int64_t max_tiles(const GroupedProduct& task, int rows, int columns) {
+  return (task.max_rows / rows + std::min(task.num_experts, task.max_rows)) *
+         divide_up(task.columns, columns);
+}
+
+template <typename Kernel>
+void allow_shared(Kernel kernel, int bytes) {
+  require_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+               "grouped product: shared memory");
+}
+
+ProductArguments arguments_of(const GroupedProduct& task, const ProductOptions& options) {
+  ProductArguments arguments{};
+  arguments.x = task.x;
+  arguments.row_of = task.row_of;
+  arguments.offsets = task.offsets;
+  arguments.num_experts = static_cast<int>(task.num_experts);
+  arguments.depth = static_cast<int>(task.depth);
+  arguments.columns = static_cast<int>(task.columns);
+  arguments.bias = static_cast<const __nv_bfloat16*>(task.bias);
+  arguments.activation = task.activation;
+  arguments.y = row_target(task.y);
+  arguments.pre = row_target(task.pre);
+  arguments.float_sums = task.y.type == DType::kFloat32;
+  arguments.early = task.offsets_are_old;
+  arguments.watchdog = Watchdog{options.watchdog};
+  return arguments;
 }
 
 template <typename Shape>
-void launch(const GroupedProduct& task, const CUtensorMap& x_map, const CUtensorMap& w_map,
-            const ProductArguments& arguments, Stream stream) {
-  const int num_processors = current_device().num_processors;
-  require_cuda(
-      cudaFuncSetAttribute(product_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           Shape::kSharedBytes),
-      "grouped product: shared memory");
-  const std::int64_t tiles =
-      (task.max_rows / kTileRows + task.num_experts) * divide_up(task.columns, Shape::kTileColumns);
+void launch(const GroupedProduct& task, const ProductArguments& arguments, Stream stream) {
+  const std::int64_t halves = Shape::kGated ? 2 : 1;
+  const CUtensorMap w_map =
+      make_map<4>(task.weights, {task.depth, task.columns, halves, task.num_experts},
+                  {task.depth, task.columns * task.depth, halves * task.columns * task.depth},
+                  Shape::kHalfRows, kPromotion);
+  CUtensorMap x_map{};
+  if constexpr (!Shape::kGather) {
+    x_map = make_map<2>(task.x.data[0], {task.depth, task.x_rows}, {task.x.stride_bytes[0] / 2},
+                        kTileRows, kPromotion);
+  }
+  allow_shared(product_kernel<Shape>, Shape::kSharedBytes);
+  const std::int64_t tiles = max_tiles(task, kTileRows, Shape::kTileColumns);
   const std::int64_t blocks =
       std::min(divide_up(tiles, Shape::kCluster) * Shape::kCluster,
-               std::int64_t{num_processors} / Shape::kCluster * Shape::kCluster);
+               std::int64_t{current_device().num_processors} / Shape::kCluster * Shape::kCluster);
   launch_overlapped(
       "grouped product", product_kernel<Shape>,
       {static_cast<unsigned>(blocks), kProductThreads, Shape::kSharedBytes, Shape::kCluster},
       stream, x_map, w_map, arguments);
 }
 
+template <bool kGated, bool kGather, int kRows>
+void launch_few(const GroupedProduct& task, const ProductArguments& arguments, Stream stream) {
+  using Shape = FewShape<kGated, kGather, kRows>;
+  const std::int64_t halves = kGated ? 2 : 1;
+  const std::int64_t matrix = task.columns * task.depth;
+  const CUtensorMap w_map =
+      make_map<5>(task.weights, {task.depth, 8, halves, task.columns / 8, task.num_experts},
+                  {task.depth, matrix, 8 * task.depth, halves * matrix},
+                  {8, static_cast<int>(halves), Shape::kTileColumns / 8, 1}, kPromotion);
+  allow_shared(few_kernel<Shape>, Shape::kSharedBytes);
+  const std::int64_t blocks = std::min(max_tiles(task, kRows, Shape::kTileColumns),
+                                       std::int64_t{current_device().num_processors});
+  launch_overlapped("grouped product, few rows", few_kernel<Shape>,
+                    {static_cast<unsigned>(blocks), kFewThreads, Shape::kSharedBytes}, stream,
+                    w_map, arguments);
+}
+
+template <bool kGated, bool kGather>
+void launch_tiles(const GroupedProduct& task, Tiles tiles, const ProductArguments& arguments,
+                  Stream stream) {
+  if (tiles == Tiles::kWide) {
+    launch<ProductShape<kGated, kGather, true>>(task, arguments, stream);
+  } else if (tiles == Tiles::kNarrow) {
+    launch<ProductShape<kGated, kGather, false>>(task, arguments, stream);
+  } else if (task.max_rows <= 4 * task.num_experts) {  // twice the average, more is rare
+    launch_few<kGated, kGather, 8>(task, arguments, stream);
+  } else if (task.max_rows <= 8 * task.num_experts) {
+    launch_few<kGated, kGather, 16>(task, arguments, stream);
+  } else {
+    launch_few<kGated, kGather, 32>(task, arguments, stream);
+  }
+}
+
 }  // namespace
 
 void grouped_product_hopper(const GroupedProduct& task, const ProductOptions& options,
                             Stream stream) {
-  const bool gather = task.row_of != nullptr;
-  COTERIE_CHECK(gather == task.gated, "only the gated product gathers");
-  const bool wide =
-      options.tiles == Tiles::kAutomatic ? prefers_wide(task) : options.tiles == Tiles::kWide;
-  const std::int64_t halves = task.gated ? 2 : 1;
-  const std::int64_t matrix = halves * task.columns * task.depth;
-  const CUtensorMap w_map =
-      make_map<4>(task.weights, {task.depth, task.columns, halves, task.num_experts},
-                  {task.depth, task.columns * task.depth, matrix}, wide ? 128 : 64,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
-  CUtensorMap x_map{};
-  if (!gather) {
-    x_map = make_map<2>(task.x, {task.depth, task.x_rows}, {task.x_stride}, kTileRows,
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
-  }
-  const ProductArguments arguments{static_cast<const __nv_bfloat16*>(task.x),
-                                   task.x_stride,
-                                   task.row_of,
-                                   task.offsets,
-                                   static_cast<int>(task.num_experts),
-                                   static_cast<int>(task.depth),
-                                   static_cast<int>(task.columns),
-                                   static_cast<__nv_bfloat16*>(task.y),
-                                   task.y_stride,
-                                   static_cast<__nv_bfloat16*>(task.pre),
-                                   task.pre_stride,
-                                   task.offsets_are_old,
-                                   Watchdog{options.watchdog}};
-  if (task.gated) {
-    wide ? launch<ProductShape<true, true>>(task, x_map, w_map, arguments, stream)
-         : launch<ProductShape<true, false>>(task, x_map, w_map, arguments, stream);
+  const Tiles tiles = resolve_tiles(task, options.tiles);
+  const ProductArguments arguments = arguments_of(task, options);
+  if (task.gated()) {
+    launch_tiles<true, true>(task, tiles, arguments, stream);
+  } else if (task.gathers()) {
+    launch_tiles<false, true>(task, tiles, arguments, stream);
   } else {
-    wide ? launch<ProductShape<false, true>>(task, x_map, w_map, arguments, stream)
-         : launch<ProductShape<false, false>>(task, x_map, w_map, arguments, stream);
+    launch_tiles<false, false>(task, tiles, arguments, stream);
   }
 }
 

@@ -1,24 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
 #include "coterie/run/kernels/overlap.cuh"
+#include "coterie/run/kernels/row_source.cuh"
 
 namespace coterie::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads) gather_kernel(const GatherRows task) {
+/// Copies a row, 16 bytes a thread at a time; nullptr gives zeros.
+__device__ void copy_row(char* to, const char* from, std::int64_t num_bytes) {
+  for (std::int64_t byte = threadIdx.x * 16; byte < num_bytes; byte += kThreads * 16) {
+    *reinterpret_cast<uint4*>(to + byte) =
+        from == nullptr ? uint4{0, 0, 0, 0} : *reinterpret_cast<const uint4*>(from + byte);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(const RowSource from, const std::int32_t* index, const RowTarget to,
+                  std::int64_t num_bytes) {
   begin_after_previous();
   const std::int64_t row = blockIdx.x;
-  const std::int64_t from = task.index[row];
-  const char* const source = static_cast<const char*>(task.from) + from * task.from_stride_bytes;
-  char* const target = static_cast<char*>(task.to) + row * task.to_stride_bytes;
-  for (std::int64_t byte = threadIdx.x * 16; byte < task.row_bytes; byte += kThreads * 16) {
-    *reinterpret_cast<uint4*>(target + byte) =
-        from < 0 ? uint4{0, 0, 0, 0} : *reinterpret_cast<const uint4*>(source + byte);
+  const std::int64_t source = index[row];
+  copy_row(to.row<char>(row), source < 0 ? nullptr : from.row(source), num_bytes);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    scatter_kernel(const RowSource from, const std::int32_t* index, const RowTarget to,
+                   std::int64_t num_bytes) {
+  begin_after_previous();
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t target = index[row];
+  if (target >= 0) {
+    copy_row(to.row<char>(target), from.row(row), num_bytes);
   }
 }
 
@@ -42,6 +60,22 @@ struct Eight<__nv_bfloat16> {
 };
 
 template <>
+struct Eight<__half> {
+  uint4 bits;
+  __device__ static Eight load(const __half* from) {
+    return {__ldcs(reinterpret_cast<const uint4*>(from))};
+  }
+  __device__ float operator[](int i) const {
+    const std::uint32_t word = i / 2 == 0   ? bits.x
+                               : i / 2 == 1 ? bits.y
+                               : i / 2 == 2 ? bits.z
+                                            : bits.w;
+    return __half2float(
+        __ushort_as_half(static_cast<unsigned short>(i % 2 == 0 ? word & 0xFFFFU : word >> 16)));
+  }
+};
+
+template <>
 struct Eight<float> {
   float4 low;
   float4 high;
@@ -59,6 +93,15 @@ __device__ void store_eight(__nv_bfloat16* to, const float (&v)[8]) {
   std::uint32_t word[4];
   for (int i = 0; i < 4; ++i) {
     const __nv_bfloat162 both = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
+    word[i] = *reinterpret_cast<const std::uint32_t*>(&both);
+  }
+  *reinterpret_cast<uint4*>(to) = {word[0], word[1], word[2], word[3]};
+}
+
+__device__ void store_eight(__half* to, const float (&v)[8]) {
+  std::uint32_t word[4];
+  for (int i = 0; i < 4; ++i) {
+    const __half2 both = __floats2half2_rn(v[2 * i], v[2 * i + 1]);
     word[i] = *reinterpret_cast<const std::uint32_t*>(&both);
   }
   *reinterpret_cast<uint4*>(to) = {word[0], word[1], word[2], word[3]};
@@ -132,41 +175,66 @@ void launch_merge(const MergeRows& task, Stream stream) {
 
 template <typename From>
 void launch_merge_from(const MergeRows& task, Stream stream) {
-  if (task.to.type == DType::kFloat32) {
-    launch_merge<From, float>(task, stream);
-  } else {
-    launch_merge<From, __nv_bfloat16>(task, stream);
+  switch (task.to.type) {
+    case DType::kFloat32: launch_merge<From, float>(task, stream); break;
+    case DType::kFloat16: launch_merge<From, __half>(task, stream); break;
+    default: launch_merge<From, __nv_bfloat16>(task, stream);
   }
+}
+
+/// kBadInput unless both hold rows of the same columns and type, a multiple of 16 bytes. Bytes a
+/// row.
+std::int64_t require_copyable(const char* what, const ConstMatrixView& from, const MatrixView& to) {
+  require_between(what, "rows of to", to.rows, 0, INT32_MAX);
+  const std::int64_t row_bytes = from.columns * size_of(from.type);
+  COTERIE_REQUIRE(from.columns == to.columns && from.type == to.type, what, ": from has ",
+                  from.columns, " columns, to has ", to.columns, " columns or another type");
+  COTERIE_REQUIRE(row_bytes % 16 == 0, what, ": a row has ", row_bytes,
+                  " bytes, not a multiple of 16");
+  if (to.rows > 0) {
+    require_pointer(what, "to", to.data);
+    require_aligned(what, "to", to.data, to.row_stride * size_of(to.type));
+  }
+  return row_bytes;
 }
 
 }  // namespace
 
 void gather_rows(const GatherRows& task, Stream stream) {
   const char* const what = "gather_rows";
-  require_between(what, "num_rows", task.num_rows, 0, INT32_MAX);
-  COTERIE_REQUIRE(task.row_bytes >= 0 && task.row_bytes % 16 == 0, what, ": row_bytes is ",
-                  task.row_bytes, ", not a multiple of 16");
-  if (task.num_rows == 0 || task.row_bytes == 0) {
+  const std::int64_t row_bytes = require_copyable(what, task.from, task.to);
+  const RowSource from = row_source(what, "from", task.from, task.more_from);
+  if (task.to.rows == 0 || row_bytes == 0) {
     return;
   }
-  require_pointer(what, "from", task.from);
   require_pointer(what, "index", task.index);
-  require_pointer(what, "to", task.to);
-  require_aligned(what, "from", task.from, task.from_stride_bytes);
-  require_aligned(what, "to", task.to, task.to_stride_bytes);
-  launch_overlapped(what, gather_kernel, {static_cast<unsigned>(task.num_rows), kThreads}, stream,
-                    task);
+  launch_overlapped(what, gather_kernel, {static_cast<unsigned>(task.to.rows), kThreads}, stream,
+                    from, task.index, row_target(task.to), row_bytes);
+}
+
+void scatter_rows(const ScatterRows& task, Stream stream) {
+  const char* const what = "scatter_rows";
+  const std::int64_t row_bytes = require_copyable(what, task.from, task.to);
+  const RowSource from = row_source(what, "from", task.from, {});
+  if (task.from.rows == 0 || row_bytes == 0) {
+    return;
+  }
+  require_pointer(what, "index", task.index);
+  launch_overlapped(what, scatter_kernel, {static_cast<unsigned>(task.from.rows), kThreads}, stream,
+                    from, task.index, row_target(task.to), row_bytes);
 }
 
 void merge_rows(const MergeRows& task, Stream stream) {
   const char* const what = "merge_rows";
   const auto sound = [&](const char* argument, const ConstMatrixView& view) {
-    COTERIE_REQUIRE(view.type == DType::kFloat32 || view.type == DType::kBfloat16, what, ": ",
-                    argument, " must be fp32 or bf16");
+    COTERIE_REQUIRE(view.type == DType::kFloat32 || view.type == DType::kBfloat16 ||
+                        view.type == DType::kFloat16,
+                    what, ": ", argument, " must be fp32, bf16 or fp16");
     require_aligned(what, argument, view.data, view.row_stride * size_of(view.type));
   };
   require_between(what, "top_k", task.top_k, 1, kMaxTopK);
   require_between(what, "rows of to", task.to.rows, 0, INT32_MAX);
+  require_between(what, "rows of from", task.from.rows, 0, INT32_MAX);
   COTERIE_REQUIRE(task.from.columns == task.to.columns && task.to.columns % 8 == 0, what,
                   ": from has ", task.from.columns, " columns, to has ", task.to.columns,
                   "; both must be the same multiple of 8");
@@ -175,12 +243,15 @@ void merge_rows(const MergeRows& task, Stream stream) {
   }
   require_pointer(what, "pos_of", task.pos_of);
   require_pointer(what, "to", task.to.data);
+  if (task.from.rows > 0) {
+    require_pointer(what, "from", task.from.data);
+  }
   sound("from", task.from);
   sound("to", task.to);
-  if (task.from.type == DType::kFloat32) {
-    launch_merge_from<float>(task, stream);
-  } else {
-    launch_merge_from<__nv_bfloat16>(task, stream);
+  switch (task.from.type) {
+    case DType::kFloat32: launch_merge_from<float>(task, stream); break;
+    case DType::kFloat16: launch_merge_from<__half>(task, stream); break;
+    default: launch_merge_from<__nv_bfloat16>(task, stream);
   }
 }
 

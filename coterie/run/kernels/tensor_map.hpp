@@ -29,10 +29,11 @@ inline EncodeTiled encode_tiled() {
   return function;
 }
 
-/// A bf16 tensor as the copy engine sees it, in boxes of 64 elements x `box_rows` rows, swizzled.
+/// A bf16 tensor as the copy engine sees it, in swizzled boxes of 64 elements along dimension 0 and
+/// of `boxes` elements along the others. Strides in elements.
 template <int kRank>
 CUtensorMap make_map(const void* data, const std::int64_t (&sizes)[kRank],
-                     const std::int64_t (&strides)[kRank - 1], int box_rows,
+                     const std::int64_t (&strides)[kRank - 1], const int (&boxes)[kRank - 1],
                      CUtensorMapL2promotion promotion) {
   cuuint64_t size[kRank];
   cuuint64_t stride_bytes[kRank - 1];
@@ -40,7 +41,7 @@ CUtensorMap make_map(const void* data, const std::int64_t (&sizes)[kRank],
   cuuint32_t step[kRank];
   for (int i = 0; i < kRank; ++i) {
     size[i] = static_cast<cuuint64_t>(sizes[i]);
-    box[i] = i == 0 ? kBoxElements : i == 1 ? static_cast<cuuint32_t>(box_rows) : 1U;
+    box[i] = static_cast<cuuint32_t>(i == 0 ? kBoxElements : boxes[i - 1]);
     step[i] = 1;
   }
   for (int i = 0; i + 1 < kRank; ++i) {
@@ -53,6 +54,18 @@ CUtensorMap make_map(const void* data, const std::int64_t (&sizes)[kRank],
                      CU_TENSOR_MAP_SWIZZLE_128B, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   COTERIE_CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled gave ", static_cast<int>(result));
   return map;
+}
+
+/// As above, in boxes of 64 elements x `box_rows` rows.
+template <int kRank>
+CUtensorMap make_map(const void* data, const std::int64_t (&sizes)[kRank],
+                     const std::int64_t (&strides)[kRank - 1], int box_rows,
+                     CUtensorMapL2promotion promotion) {
+  int boxes[kRank - 1];
+  for (int i = 0; i + 1 < kRank; ++i) {
+    boxes[i] = i == 0 ? box_rows : 1;
+  }
+  return make_map<kRank>(data, sizes, strides, boxes, promotion);
 }
 
 }  // namespace coterie::kernels::cuda

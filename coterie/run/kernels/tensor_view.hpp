@@ -7,11 +7,24 @@
 namespace coterie::kernels {
 
 /// Element types that the kernels know.
-enum class DType : std::uint8_t { kFloat32, kBfloat16, kFloat16, kInt32, kFloat64 };
+enum class DType : std::uint8_t {
+  kFloat32,
+  kBfloat16,
+  kFloat16,
+  kInt32,
+  kFloat64,
+  kFloat8E4M3,  ///< named for block-scaled weights to come; no operation takes it yet
+};
 
 /// Bytes of one element.
 constexpr std::int64_t size_of(DType type) {
-  return type == DType::kFloat64 ? 8 : type == DType::kFloat32 || type == DType::kInt32 ? 4 : 2;
+  switch (type) {
+    case DType::kFloat64: return 8;
+    case DType::kFloat32:
+    case DType::kInt32: return 4;
+    case DType::kFloat8E4M3: return 1;
+    default: return 2;
+  }
 }
 
 /// A matrix somewhere in memory that belongs to somebody else: `rows` rows of `columns` elements,

@@ -8,11 +8,11 @@ namespace coterie::kernels::cuda {
 
 constexpr int kTileRows = 128;
 
-/// Up to 128 rows of one expert times one block of columns.
+/// Some rows of one expert times one block of columns.
 struct Tile {
   int expert = 0;
   int row = 0;          ///< first row, in the numbering of the segments
-  int num_rows = 0;     ///< rows that the expert really has here, 1 to 128
+  int num_rows = 0;     ///< rows that the expert really has here, from 1 to the tile's height
   int block = 0;        ///< block of columns
   bool shared = false;  ///< both blocks of the cluster use the same weights
   bool idle = false;    ///< computed to keep step with the other block; not stored
@@ -24,7 +24,7 @@ struct Tile {
 /// last row tile has no partner, two column blocks of that row tile.
 ///
 /// Whole warps call it together: each lane knows one of 32 experts.
-template <int kCluster>
+template <int kCluster, int kRows = kTileRows>
 class TileWalk {
  public:
   __device__ TileWalk(const std::int32_t* offsets, int num_experts, int num_blocks)
@@ -45,7 +45,7 @@ class TileWalk {
     const int begin = __shfl_sync(~0U, begin_, lane);
     const int end = __shfl_sync(~0U, end_, lane);
     const int local = unit - __shfl_sync(~0U, first_, lane);
-    const int num_tiles = (end - begin + kTileRows - 1) / kTileRows;
+    const int num_tiles = (end - begin + kRows - 1) / kRows;
     const int pairs = num_tiles / kCluster;
     tile.expert = group_ + lane;
     tile.shared = kCluster > 1 && local < pairs * num_blocks_;
@@ -58,8 +58,8 @@ class TileWalk {
     }
     tile.idle = tile.block >= num_blocks_;
     tile.block = tile.idle ? num_blocks_ - 1 : tile.block;
-    tile.row = begin + row_tile * kTileRows;
-    tile.num_rows = min(kTileRows, end - tile.row);
+    tile.row = begin + row_tile * kRows;
+    tile.num_rows = min(kRows, end - tile.row);
     return true;
   }
 
@@ -70,7 +70,7 @@ class TileWalk {
     const int expert = group_ + lane;
     begin_ = __ldcg(offsets_ + min(expert, num_experts_));  // not from a cache of an earlier kernel
     end_ = __ldcg(offsets_ + min(expert + 1, num_experts_));
-    const int num_tiles = (end_ - begin_ + kTileRows - 1) / kTileRows;
+    const int num_tiles = (end_ - begin_ + kRows - 1) / kRows;
     const int pairs = num_tiles / kCluster;
     const int rest = num_tiles - pairs * kCluster;
     const int units = pairs * num_blocks_ + rest * ((num_blocks_ + kCluster - 1) / kCluster);

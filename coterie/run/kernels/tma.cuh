@@ -34,6 +34,16 @@ __device__ inline void load_box(std::uint32_t to, const CUtensorMap* map, std::u
       : "memory");
 }
 
+/// Copies a box of a 5-D tensor to shared memory.
+__device__ inline void load_box(std::uint32_t to, const CUtensorMap* map, std::uint32_t barrier,
+                                int c0, int c1, int c2, int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+
 /// As load_box, to the same offset of every block of the cluster named by `blocks`, each counting
 /// the bytes at its own barrier.
 __device__ inline void load_box_to_all(std::uint32_t to, const CUtensorMap* map,

@@ -76,8 +76,12 @@ __device__ inline void load_matrices(std::uint32_t address, std::uint32_t& a, st
                : "memory");
 }
 
+__device__ inline void store_two_floats(std::uint32_t address, float a, float b) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
+}
+
 // clang-format off
-/// d[64 x N] = a[64 x 16] b[N x 16]^T + (keep ? d : 0), N = 256 or 128: bf16 operands, fp32 sums.
+/// d[64 x N] = a[64 x 16] b[N x 16]^T + (keep ? d : 0), N = 256, 128, 32, 16 or 8: bf16 operands, fp32 sums.
 /// kTransposeA, kTransposeB: 1 where that operand lies with K outside (columns_descriptor).
 /// Thread t of the warpgroup holds rows 16 (t / 32) + (t % 32) / 4 + {0, 8}, columns 8 j + 2 (t % 4) +
 /// {0, 1}: d[4 j] and d[4 j + 1] in the first row, d[4 j + 2] and d[4 j + 3] in the second.
@@ -135,6 +139,40 @@ __device__ inline void multiply(float (&d)[64], std::uint64_t a, std::uint64_t b
         "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
         "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
       : "l"(a), "l"(b), "r"(keep), "n"(kTransposeA), "n"(kTransposeB));
+}
+
+__device__ inline void multiply(float (&d)[16], std::uint64_t a, std::uint64_t b, int keep) {
+  asm volatile(
+      "{\n\t.reg .pred keep;\n\tsetp.ne.b32 keep, %18, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "%16, %17, keep, 1, 1, 0, 0;\n\t}"
+      :
+        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+      : "l"(a), "l"(b), "r"(keep));
+}
+
+__device__ inline void multiply(float (&d)[8], std::uint64_t a, std::uint64_t b, int keep) {
+  asm volatile(
+      "{\n\t.reg .pred keep;\n\tsetp.ne.b32 keep, %10, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7}, "
+      "%8, %9, keep, 1, 1, 0, 0;\n\t}"
+      :
+        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+      : "l"(a), "l"(b), "r"(keep));
+}
+
+__device__ inline void multiply(float (&d)[4], std::uint64_t a, std::uint64_t b, int keep) {
+  asm volatile(
+      "{\n\t.reg .pred keep;\n\tsetp.ne.b32 keep, %6, 0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3}, "
+      "%4, %5, keep, 1, 1, 0, 0;\n\t}"
+      :
+        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "l"(a), "l"(b), "r"(keep));
 }
 // clang-format on
 

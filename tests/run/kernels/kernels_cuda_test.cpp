@@ -82,45 +82,155 @@ std::vector<std::int32_t> random_ids(int num_tokens, int top_k, int num_experts)
   return ids;
 }
 
-std::string message_of(const std::function<void()>& call) {
+std::string message_of(const std::function<void()>& call, ErrorCode code = ErrorCode::kBadInput) {
   try {
     call();
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kBadInput) << error.what();
+    EXPECT_EQ(error.code(), code) << error.what();
     return error.what();
   }
   return "no error";
 }
 
-TEST(KernelsCuda, RefusalsNameArgumentAndValue) {
+/// What a call says when it refuses its arguments.
+void expect_refusal(const std::function<void()>& call, const std::string& words,
+                    ErrorCode code = ErrorCode::kBadInput) {
+  const std::string message = message_of(call, code);
+  EXPECT_NE(message.find(words), std::string::npos) << message << "\nlacks: " << words;
+}
+
+TEST(KernelsCuda, GateAndReindexRefuse) {
   cuda::TopkGate gate;
   gate.num_experts = 8;
   gate.top_k = 9;
-  EXPECT_NE(message_of([&] { cuda::topk_gate(gate, nullptr); }).find("top_k is 9"),
-            std::string::npos);
+  expect_refusal([&] { cuda::topk_gate(gate, nullptr); }, "top_k is 9, outside [1, 8]");
+  gate.top_k = 2;
+  gate.num_tokens = 3;
+  gate.logits_stride = 7;
+  expect_refusal([&] { cuda::topk_gate(gate, nullptr); }, "logits_stride is 7");
+  gate.logits_stride = 8;
+  expect_refusal([&] { cuda::topk_gate(gate, nullptr); }, "logits is null");
   cuda::Reindex reindex;
   reindex.num_experts = 2000;
-  EXPECT_NE(message_of([&] { cuda::build_reindex(reindex, nullptr); }).find("num_experts is 2000"),
-            std::string::npos);
+  expect_refusal([&] { cuda::build_reindex(reindex, nullptr); }, "num_experts is 2000");
   reindex.num_experts = 8;
+  reindex.top_k = 17;
+  expect_refusal([&] { cuda::build_reindex(reindex, nullptr); }, "top_k is 17");
   reindex.top_k = 16;
-  reindex.num_tokens = std::int64_t{1} << 27;
-  EXPECT_NE(message_of([&] { cuda::build_reindex(reindex, nullptr); }).find("num_tokens"),
-            std::string::npos);
-  cuda::GatherRows gather;
-  gather.row_bytes = 24;
-  EXPECT_NE(message_of([&] { cuda::gather_rows(gather, nullptr); }).find("row_bytes is 24"),
-            std::string::npos);
+  reindex.num_tokens = std::int64_t{1} << 27;  // 2^31 pairs
+  expect_refusal([&] { cuda::build_reindex(reindex, nullptr); }, "num_tokens is 134217728");
+  reindex.num_tokens = 1;
+  expect_refusal([&] { cuda::build_reindex(reindex, nullptr); }, "expert_offsets is null");
+}
+
+TEST(KernelsCuda, RowOperationsRefuse) {
+  alignas(16) std::uint16_t some[64] = {};
+  const ConstMatrixView eight{some, 1, 8, 8, DType::kBfloat16};
+  const ConstMatrixView twelve{some, 1, 12, 16, DType::kBfloat16};
+  MatrixView to{some, 1, 8, 8, DType::kBfloat16};
+  expect_refusal([&] { cuda::gather_rows({twelve, nullptr, to}, nullptr); }, "12 columns");
+  to.columns = 12;
+  expect_refusal([&] { cuda::gather_rows({twelve, nullptr, to}, nullptr); }, "24 bytes");
+  to.columns = 8;
+  expect_refusal([&] { cuda::gather_rows({eight, nullptr, to}, nullptr); }, "index is null");
+  const std::vector<ConstMatrixView> mixed{{some, 1, 16, 16, DType::kBfloat16}};
+  expect_refusal(
+      [&] {
+        cuda::gather_rows({eight, nullptr, to, mixed}, nullptr);
+      },
+      "matrix 1 of from has 16 columns");
+  const std::vector<ConstMatrixView> sixteen(16, eight);
+  expect_refusal(
+      [&] {
+        cuda::gather_rows({eight, nullptr, to, sixteen}, nullptr);
+      },
+      "matrices after from is 16");
+  const std::vector<ConstMatrixView> huge(2, {some, INT32_MAX, 8, 8, DType::kBfloat16});
+  expect_refusal(
+      [&] {
+        cuda::gather_rows({eight, nullptr, to, huge}, nullptr);
+      },
+      "rows of from is 2147483648");
+  expect_refusal([&] { cuda::scatter_rows({eight, nullptr, to}, nullptr); }, "index is null");
+  to.data = some + 1;
+  expect_refusal([&] { cuda::scatter_rows({eight, nullptr, to}, nullptr); }, "multiples of 16");
+  to.data = some;
+  cuda::MergeRows merge{eight, nullptr, nullptr, 17, to};
+  expect_refusal([&] { cuda::merge_rows(merge, nullptr); }, "top_k is 17");
+  merge.top_k = 1;
+  expect_refusal([&] { cuda::merge_rows(merge, nullptr); }, "pos_of is null");
+}
+
+TEST(KernelsCuda, ProductsRefuse) {
   alignas(16) std::uint16_t some[64] = {};
   cuda::GroupedDown down;
+  const auto run = [&] { cuda::grouped_down(down, {}, nullptr); };
+  expect_refusal(run, "down is null");
   down.down = {some, 1, 8, 8};
   down.down.scale = reinterpret_cast<const float*>(some);
-  EXPECT_NE(message_of([&] { cuda::grouped_down(down, {}, nullptr); }).find("scales"),
-            std::string::npos);
+  expect_refusal(run, "fp8", ErrorCode::kUnsupported);
   down.down.scale = nullptr;
+  down.down.type = DType::kFloat8E4M3;
+  down.down.columns = 16;
+  expect_refusal(run, "another type", ErrorCode::kUnsupported);
+  down.down = {some, 1, 8, 8};
   down.hidden = {some, 1, 16, 16, DType::kBfloat16};
-  EXPECT_NE(message_of([&] { cuda::grouped_down(down, {}, nullptr); }).find("16 columns"),
-            std::string::npos);
+  expect_refusal(run, "hidden has 16 columns, the weights need 8");
+  down.hidden = {some, std::int64_t{1} << 31, 8, 8, DType::kBfloat16};
+  expect_refusal(run, "rows of hidden is 2147483648");
+  down.hidden = {some, 2, 8, 8, DType::kBfloat16};
+  down.rows = {some, 1, 8, 8, DType::kBfloat16};
+  expect_refusal(run, "expert_offsets is null");
+  const std::int32_t offsets[2] = {0, 2};
+  down.expert_offsets = offsets;
+  expect_refusal(run, "rows has 1 rows, hidden has 2");
+  cuda::GroupedUp up;
+  const auto run_up = [&] { cuda::grouped_up(up, {}, nullptr); };
+  up.gate_up = {some, 1, 24, 8};
+  expect_refusal(run_up, "24 rows, not a multiple of 16");
+  up.gate_up.rows = 16;
+  up.bias = some;
+  expect_refusal(run_up, "swiglu takes no bias");
+  up.bias = nullptr;
+  up.x = {some, 1, 8, 4, DType::kBfloat16};
+  expect_refusal(run_up, "row stride of x is 4");
+  up.x = {nullptr, 1, 8, 8, DType::kBfloat16};
+  expect_refusal(run_up, "x is null");
+  up.x.data = some;
+  up.hidden = {some, 1, 8, 8, DType::kFloat32};
+  expect_refusal(run_up, "hidden must have the type of the weights");
+  up.activation = static_cast<Activation>(77);
+  expect_refusal(run_up, "unknown activation 77");
+}
+
+TEST(KernelsCuda, LayerRefuses) {
+  alignas(16) std::uint16_t some[64] = {};
+  cuda::ExpertLayer layer;
+  const auto run = [&] { cuda::expert_layer(layer, {}, nullptr); };
+  layer.gate_up = {some, 2, 16, 8};
+  layer.top_k = 3;
+  expect_refusal(run, "top_k is 3, outside [1, 2]");
+  layer.top_k = 1;
+  layer.down = {some, 3, 8, 8};
+  expect_refusal(run, "gate_up has 2 experts, down has 3");
+  layer.down = {some, 2, 8, 8};
+  layer.x = {some, 1, 8, 8, DType::kBfloat16};
+  expect_refusal(run, "x has 1 rows, y has 0");
+  layer.y = {some, 1, 8, 8, DType::kBfloat16};
+  expect_refusal(run, "workspace is null");
+  layer.workspace = some;
+  layer.workspace_bytes = 4;
+  expect_refusal(run, "workspace has 4 bytes, needs");
+}
+
+TEST(KernelsCuda, PathsHaveNames) {
+  for (const cuda::Path path :
+       {cuda::Path::kAutomatic, cuda::Path::kHopper, cuda::Path::kGeneric}) {
+    EXPECT_EQ(cuda::parse_path(cuda::name_of(path), "--kernels"), path);
+  }
+  expect_refusal([] { cuda::parse_path("fast", "--kernels"); },
+                 "--kernels is \"fast\"; expected auto, hopper or generic");
+  EXPECT_EQ(cuda::to_string({cuda::Path::kGeneric, "asked for"}), "generic kernels (asked for)");
 }
 
 TEST(KernelsCuda, GateEqualsReference) {
