@@ -57,6 +57,12 @@ MoeLayer::MoeLayer(MoeOptions options, MoeWeights weights,
                     options_.name, ": top_k is ", options_.top_k, "; with several copies at most ",
                     placement::ReplicaChooser::kMaxTopK, " is supported");
   }
+  if (options_.pruner != nullptr) {
+    COTERIE_REQUIRE(options_.pruner->limit().num_experts() == options_.num_experts, options_.name,
+                    ": the pruner is for ", options_.pruner->limit().num_experts(),
+                    " experts, the layer has ", options_.num_experts);
+    pruner_.emplace(options_.pruner, options_.norm_topk_prob);
+  }
   index_ = std::make_unique<exchange::PlacementIndex>(std::move(*placement));
   exchange_ = std::make_unique<exchange::Exchange>(*index_, options_.exchange, communicator,
                                                    options_.name, execution_, workspace_->rows);
@@ -76,12 +82,19 @@ void MoeLayer::forward(const ConstMatrixView& x, const MatrixView& y, RoutingRec
   kernels::linear(x, weights_.router, logits, execution_);
   const std::int64_t bad_token = kernels::topk_gate(
       logits, {options_.top_k, options_.norm_topk_prob}, ids_, pick_weights_, execution_);
+  std::int64_t num_pruned = 0;
+  if (pruner_) {
+    unpruned_ids_ = ids_;
+    num_pruned = pruner_->apply(logits, options_.top_k, ids_, pick_weights_, execution_);
+  }
 
   const TokenRouting routing{x.rows, options_.top_k, ids_, pick_weights_, choose_devices(ids_)};
   run(x, routing, y);
   if (record != nullptr) {
     fill_record(x, routing, *record);
     record->logits.assign(logits_.begin(), record->keep_logits ? logits_.end() : logits_.begin());
+    record->unpruned_ids = unpruned_ids_;
+    record->num_pruned_tokens = num_pruned;
   }
   // Reported last, so that ranks without the fault are not left waiting in a collective.
   COTERIE_REQUIRE(bad_token < 0, options_.name, ": token ", bad_token,
@@ -102,6 +115,8 @@ void MoeLayer::forward_routed(const ConstMatrixView& x, const GivenRouting& give
   if (record != nullptr) {
     fill_record(x, routing, *record);
     record->logits.clear();
+    record->unpruned_ids.clear();
+    record->num_pruned_tokens = 0;
   }
 }
 

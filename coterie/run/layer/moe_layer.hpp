@@ -10,6 +10,7 @@
 #include "coterie/run/exchange/exchange.hpp"
 #include "coterie/run/layer/expert_products.hpp"
 #include "coterie/run/layer/moe_options.hpp"
+#include "coterie/run/layer/routing_pruner.hpp"
 
 namespace coterie::layer {
 
@@ -67,10 +68,12 @@ class MoeLayer {
   std::unique_ptr<exchange::PlacementIndex> index_;  // in place: the exchange refers to it
   std::unique_ptr<exchange::Exchange> exchange_;
   std::optional<placement::ReplicaChooser> chooser_;  // with several copies only
-  std::vector<ExpertProducts> experts_;               // [local devices]
+  std::optional<RoutingPruner> pruner_;
+  std::vector<ExpertProducts> experts_;  // [local devices]
 
   std::vector<float> logits_;                 // [T, E]
   std::vector<std::int32_t> ids_;             // [T, k]
+  std::vector<std::int32_t> unpruned_ids_;    // [T, k] with a pruner
   std::vector<float> pick_weights_;           // [T, k]
   std::vector<std::int32_t> device_of_pick_;  // [T, k]
   std::shared_ptr<Workspace> workspace_;

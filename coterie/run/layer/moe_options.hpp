@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "coterie/plan/placement/placement.hpp"
+#include "coterie/plan/pruning/pruning.hpp"
 #include "coterie/run/exchange/exchange.hpp"
 #include "coterie/run/kernels/kernels.hpp"
 
@@ -26,6 +27,9 @@ struct MoeOptions {
   /// Computes with plain loops over tokens, devices and experts instead of the exchange: slow,
   /// obvious, equal to the last bit. Only without a communicator.
   bool plain_loops = false;
+  /// Limits the tokens of this layer to few devices; null: no pruning. It must be made for the
+  /// layer's placement.
+  std::shared_ptr<const pruning::LayerPruner> pruner;
 };
 
 /// Throws kBadInput naming the layer and the value if sizes do not make sense (k > E, H = 0, ...).
@@ -70,6 +74,8 @@ struct RoutingRecord {
   std::vector<std::int32_t> expert_ids;      ///< [T, k] by descending logit; -1: no expert
   std::vector<float> weights;                ///< [T, k]
   std::vector<float> logits;                 ///< [T, E] with keep_logits, else empty
+  std::vector<std::int32_t> unpruned_ids;    ///< [T, k] with a pruner, else empty
+  std::int64_t num_pruned_tokens = 0;        ///< whose experts or weights the pruner changed
   std::vector<std::int32_t> device_of_pick;  ///< [T, k], -1 beside an id of -1
   /// Bytes and rows to and from each device, computed from ids and placement alone; the own device
   /// is included. Without a communicator: what a rank that is no device would send and get.

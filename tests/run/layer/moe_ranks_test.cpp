@@ -107,6 +107,10 @@ TEST(MoeRanks, EqualOneProcessWithTheSamePlacementToTheLastBit) {
         random.below(2) == 0 ? ExchangeForm::kPerDevice : ExchangeForm::kPerExpert;
     toy.options.exchange.partial_type = random.below(3) == 0 ? DType::kBfloat16 : DType::kFloat32;
     const auto placement = random_placement(random, num_experts, num_ranks, random.below(3) == 0);
+    if (seed % 3 == 0) {
+      toy.options.pruner = std::make_shared<pruning::LayerPruner>(
+          placement, pruning::PruningOptions{}, pruning::Budget{2});
+    }
     const auto num_tokens = static_cast<std::int64_t>(random.below(40));
     const Values x(random, num_tokens, toy.options.hidden, 1.0, type);
     SCOPED_TRACE(join_message("seed ", seed, ": ", num_ranks, " ranks, ", num_experts,
