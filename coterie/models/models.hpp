@@ -9,6 +9,7 @@
 #include "coterie/models/element_type.hpp"
 #include "coterie/models/model_config.hpp"
 #include "coterie/models/model_placement.hpp"
+#include "coterie/models/new_folder.hpp"
 #include "coterie/models/permute.hpp"
 #include "coterie/models/record_trace.hpp"
 #include "coterie/models/safetensors_file.hpp"

@@ -84,7 +84,8 @@ AdamWState make_state(const Parameter& parameter, const AdamWOptions& options) {
                 value.sizes(), " is not contiguous");
   AdamWState state;
   state.num_rows = value.size(0);
-  if (is_sharded(parameter, options)) {
+  state.is_sharded = is_sharded(parameter, options);
+  if (state.is_sharded) {
     const auto [first, last] =
         rows_of_replica(state.num_rows, parameter.replica(), parameter.num_replicas());
     state.first_row = first;

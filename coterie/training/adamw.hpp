@@ -38,9 +38,10 @@ AdamWOptions read_adamw_options(const JsonReader& reader);
 struct AdamWState {
   std::int64_t first_row = 0;
   std::int64_t num_rows = 0;
-  at::Tensor average;  ///< of gradients (exp_avg)
-  at::Tensor square;   ///< of squared gradients (exp_avg_sq)
-  at::Tensor master;   ///< fp32 copy of bf16 values; undefined for others
+  bool is_sharded = false;  ///< the other replicas keep the other rows
+  at::Tensor average;       ///< of gradients (exp_avg)
+  at::Tensor square;        ///< of squared gradients (exp_avg_sq)
+  at::Tensor master;        ///< fp32 copy of bf16 values; undefined for others
 };
 
 /// AdamW (arXiv:1711.05101, algorithm 2, decoupled decay) with torch.optim.AdamW's arithmetic. With

@@ -20,10 +20,10 @@ constexpr std::int64_t kMaxSteps = std::int64_t{1} << 40U;
 
 }  // namespace
 
-double RateSchedule::at(std::int64_t step) const {
+double RateSchedule::at(std::int64_t step, std::int64_t num_steps) const {
   const auto now = static_cast<double>(step);
   const auto warmup = static_cast<double>(warmup_steps);
-  const auto total = static_cast<double>(total_steps);
+  const auto total = static_cast<double>(num_steps);
   const double risen = warmup_steps > 0 ? std::min(1.0, (now + 1) / warmup) : 1.0;
   if (shape == RateShape::kTrapezoid) {
     return peak * std::min(risen, std::max(0.0, 1 - now / total) / decay_share + final_share);
@@ -42,9 +42,11 @@ std::string name_of(RateShape shape) {
 }
 
 Json to_json(const RateSchedule& schedule) {
-  return {{"shape", name_of(schedule.shape)},      {"peak", schedule.peak},
-          {"warmup_steps", schedule.warmup_steps}, {"total_steps", schedule.total_steps},
-          {"final_share", schedule.final_share},   {"decay_share", schedule.decay_share}};
+  return {{"shape", name_of(schedule.shape)},
+          {"peak", schedule.peak},
+          {"warmup_steps", schedule.warmup_steps},
+          {"final_share", schedule.final_share},
+          {"decay_share", schedule.decay_share}};
 }
 
 RateSchedule read_rate_schedule(const JsonReader& reader) {
@@ -55,7 +57,6 @@ RateSchedule read_rate_schedule(const JsonReader& reader) {
   schedule.shape = static_cast<RateShape>(shape);
   object.read("peak", schedule.peak, 0, 1e6);
   object.read("warmup_steps", schedule.warmup_steps, 0, kMaxSteps);
-  object.read("total_steps", schedule.total_steps, 1, kMaxSteps);
   object.read("final_share", schedule.final_share, 0, 1);
   object.read("decay_share", schedule.decay_share, 1e-9, 1);
   object.finish();

@@ -24,17 +24,17 @@ struct RateSchedule {
   RateShape shape = RateShape::kCosine;
   double peak = 1e-3;
   std::int64_t warmup_steps = 0;
-  std::int64_t total_steps = 1;
   double final_share = 0;    ///< the last rate as a part of the peak
   double decay_share = 0.5;  ///< kTrapezoid: the part of the run in which the rate falls
 
-  /// With w = warmup_steps, n = total_steps, f = final_share, t = (step - w) / (n - w) in [0, 1]:
+  /// With w = warmup_steps, n = num_steps (of the whole run), f = final_share, t = (step - w) / (n
+  /// - w) in [0, 1]:
   ///   step < w:   peak (step + 1) / w
   ///   constant:   peak
   ///   linear:     peak (f + (1 - f) (1 - t))
   ///   cosine:     peak (f + (1 - f) (1 + cos(pi t)) / 2)      (arXiv:1608.03983, eq. 5)
   ///   trapezoid:  peak min(1, (step + 1) / w, (1 - step / n) / decay_share + f)
-  [[nodiscard]] double at(std::int64_t step) const;
+  [[nodiscard]] double at(std::int64_t step, std::int64_t num_steps) const;
 
   bool operator==(const RateSchedule&) const = default;
 };

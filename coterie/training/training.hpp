@@ -3,9 +3,14 @@
 
 /// The door of the room: optimizer, schedules, data order, checkpoints that reshard, the trainer.
 #include "coterie/training/adamw.hpp"
+#include "coterie/training/checkpoint_folder.hpp"
 #include "coterie/training/data_order.hpp"
+#include "coterie/training/gathered_tensors.hpp"
 #include "coterie/training/gradient_norm.hpp"
 #include "coterie/training/learning_rate.hpp"
+#include "coterie/training/model.hpp"
 #include "coterie/training/parameter.hpp"
+#include "coterie/training/recipe.hpp"
+#include "coterie/training/state_files.hpp"
 #include "coterie/training/strict_object.hpp"
 #include "coterie/training/token_streams.hpp"

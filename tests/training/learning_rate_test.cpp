@@ -9,12 +9,13 @@
 namespace coterie::training {
 namespace {
 
+constexpr std::int64_t kSteps = 14;
+
 RateSchedule schedule_of(RateShape shape) {
   RateSchedule schedule;
   schedule.shape = shape;
   schedule.peak = 2;
   schedule.warmup_steps = 4;
-  schedule.total_steps = 14;
   schedule.final_share = 0.1;
   return schedule;
 }
@@ -22,27 +23,26 @@ RateSchedule schedule_of(RateShape shape) {
 TEST(LearningRateTest, WarmsUpThenFallsToTheFinalRate) {
   for (const RateShape shape : {RateShape::kLinear, RateShape::kCosine}) {
     const RateSchedule schedule = schedule_of(shape);
-    EXPECT_DOUBLE_EQ(schedule.at(0), 0.5);
-    EXPECT_DOUBLE_EQ(schedule.at(3), 2);
-    EXPECT_DOUBLE_EQ(schedule.at(4), 2);
-    EXPECT_NEAR(schedule.at(9), 1.1, 1e-12);  // half way
-    EXPECT_NEAR(schedule.at(14), 0.2, 1e-12);
-    EXPECT_NEAR(schedule.at(1000), 0.2, 1e-12);
+    EXPECT_DOUBLE_EQ(schedule.at(0, kSteps), 0.5);
+    EXPECT_DOUBLE_EQ(schedule.at(3, kSteps), 2);
+    EXPECT_DOUBLE_EQ(schedule.at(4, kSteps), 2);
+    EXPECT_NEAR(schedule.at(9, kSteps), 1.1, 1e-12);  // half way
+    EXPECT_NEAR(schedule.at(14, kSteps), 0.2, 1e-12);
+    EXPECT_NEAR(schedule.at(1000, kSteps), 0.2, 1e-12);
   }
-  EXPECT_NEAR(schedule_of(RateShape::kCosine).at(6), 0.2 + 1.8 * 0.904508497187, 1e-9);
-  EXPECT_DOUBLE_EQ(schedule_of(RateShape::kConstant).at(13), 2);
+  EXPECT_NEAR(schedule_of(RateShape::kCosine).at(6, kSteps), 0.2 + 1.8 * 0.904508497187, 1e-9);
+  EXPECT_DOUBLE_EQ(schedule_of(RateShape::kConstant).at(13, kSteps), 2);
 }
 
 TEST(LearningRateTest, TrapezoidIsThatOfTheDemoRecipe) {
   RateSchedule schedule = schedule_of(RateShape::kTrapezoid);
   schedule.peak = 3e-3;
   schedule.warmup_steps = 300;
-  schedule.total_steps = 1000;
   schedule.final_share = 1e-3;
-  EXPECT_DOUBLE_EQ(schedule.at(0), 3e-3 / 300);
-  EXPECT_DOUBLE_EQ(schedule.at(400), 3e-3);
-  EXPECT_NEAR(schedule.at(750), 3e-3 * 0.501, 1e-12);
-  EXPECT_NEAR(schedule.at(999), 3e-3 * 0.003, 1e-12);
+  EXPECT_DOUBLE_EQ(schedule.at(0, 1000), 3e-3 / 300);
+  EXPECT_DOUBLE_EQ(schedule.at(400, 1000), 3e-3);
+  EXPECT_NEAR(schedule.at(750, 1000), 3e-3 * 0.501, 1e-12);
+  EXPECT_NEAR(schedule.at(999, 1000), 3e-3 * 0.003, 1e-12);
 }
 
 TEST(LearningRateTest, SurvivesJsonAndSaysWhatIsWrong) {

@@ -18,6 +18,8 @@
 #include "coterie/run/exchange/send_lists.hpp"
 #include "coterie/run/exchange/token_routing.hpp"
 #include "coterie/run/exchange/traffic_prediction.hpp"
+#include "coterie/run/exchange/training_exchange.hpp"
+#include "coterie/run/exchange/training_sums.hpp"
 
 /// The door of the room: tokens travel to the devices of their experts and back.
 namespace coterie::exchange {

@@ -14,7 +14,7 @@ namespace {
 struct Pick {
   std::int32_t device;
   std::int32_t slot;
-  float weight;
+  std::size_t index;  ///< among all picks
 };
 
 /// The picks of one token without the -1 ids, ascending by device, then by slot.
@@ -29,8 +29,7 @@ class SortedPicks {
         continue;
       }
       const std::int32_t device = routing.device(index, token, i);
-      const Pick pick{device, index.slot_of(device, expert),
-                      routing.weights[routing.pick(token, i)]};
+      const Pick pick{device, index.slot_of(device, expert), routing.pick(token, i)};
       COTERIE_DCHECK(pick.slot >= 0, "token ", token, " expert ", expert, " device ", device);
       std::size_t place = count++;
       for (; place > 0 && is_before(pick, picks_[place - 1]); --place) {
@@ -96,6 +95,7 @@ void make_send_lists(const TokenRouting& routing, const PlacementIndex& index, E
   lists.entries.offsets[num_rows] = next_entry.back();
   lists.entries.slots.resize(num_entries);
   lists.entries.weights.resize(num_entries);
+  lists.pick_of_entry.resize(num_entries);
 
   std::vector<std::int64_t> next_row(lists.row_offsets.begin(), lists.row_offsets.end() - 1);
   SortedPicks sorted;
@@ -112,7 +112,9 @@ void make_send_lists(const TokenRouting& routing, const PlacementIndex& index, E
       }
       const auto entry = static_cast<std::size_t>(next_entry[device]++);
       lists.entries.slots[entry] = static_cast<std::uint16_t>(picks[i].slot);
-      lists.entries.weights[entry] = picks[i].weight;
+      lists.entries.weights[entry] =
+          routing.weights.empty() ? 1.0F : routing.weights[picks[i].index];
+      lists.pick_of_entry[entry] = static_cast<std::int32_t>(picks[i].index);
     }
   }
 }

@@ -17,6 +17,7 @@ struct SendLists {
   std::vector<std::int64_t> row_offsets;    ///< [num_devices + 1] rows for each device
   std::vector<std::int32_t> token_of_row;   ///< [rows] ascending within a device
   RowEntries entries;                       ///< of these rows; classical form: one entry a row
+  std::vector<std::int32_t> pick_of_entry;  ///< [entries] token * top_k + place among its picks
   std::vector<std::int64_t> token_offsets;  ///< [num_tokens + 1] into rows_of_token
   std::vector<std::int32_t> rows_of_token;  ///< [rows] rows of each token, ascending by device
 

@@ -14,7 +14,9 @@ struct TokenRouting {
   std::int64_t num_tokens = 0;
   std::int32_t top_k = 0;
   std::span<const std::int32_t> expert_ids;  ///< [num_tokens, top_k]; -1: no expert, adds exact 0
-  std::span<const float> weights;            ///< [num_tokens, top_k]; not read where the id is -1
+  /// [num_tokens, top_k], not read where the id is -1. Empty: all 1 (training moves the weights
+  /// apart, since they need not be fp32).
+  std::span<const float> weights;
   /// [num_tokens, top_k] the device that serves each pick, for placements with several copies of
   /// an expert. Empty: the lowest device that holds the expert. Not read where the id is -1.
   std::span<const std::int32_t> device_of_pick;

@@ -4,3 +4,4 @@
 /// The door of the room: the mixture-of-experts layer.
 #include "coterie/run/layer/moe_layer.hpp"
 #include "coterie/run/layer/moe_options.hpp"
+#include "coterie/run/layer/training_layer.hpp"
