@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// The door of the room: in which order, and in how many chunks, a layer's steps run.
+#include "coterie/plan/schedule/exact_form.hpp"
+#include "coterie/plan/schedule/layer_plan.hpp"
+#include "coterie/plan/schedule/layer_work.hpp"
+#include "coterie/plan/schedule/phase_graph.hpp"
+#include "coterie/plan/schedule/planner.hpp"
+#include "coterie/plan/schedule/schedules.hpp"
+#include "coterie/plan/schedule/simulator.hpp"
+#include "coterie/plan/schedule/task_graph.hpp"
+#include "coterie/plan/schedule/timeline.hpp"
