@@ -104,12 +104,13 @@ std::unique_ptr<TrainingState> TrainingLayer::forward(const TrainingBatch& batch
   auto state = std::make_unique<TrainingState>();
   state->lists = exchange_->make_lists(batch.routing, batch.weights, batch.source_offsets);
   const std::size_t num_devices = state->lists->devices.size();
-  state->inputs.begin(*state->lists, !options_.recompute);
+  state->keeps_rows = batch.keep && !options_.recompute;
+  state->inputs.begin(*state->lists, state->keeps_rows);
   state->pre.resize(num_devices);
   state->pre_at.resize(num_devices);
   const std::int64_t pre =
       options_.intermediate * kernels::pre_activations_per_hidden(options_.activation);
-  for (std::size_t i = 0; i < num_devices && !options_.recompute; ++i) {
+  for (std::size_t i = 0; i < num_devices && state->keeps_rows; ++i) {
     const std::int64_t num_entries = state->lists->devices[i].entries.num_entries();
     state->pre[i].resize_rows(num_entries, pre, batch.x.type, options_.exchange.poison_buffers);
     state->pre_at[i].resize(static_cast<std::size_t>(num_entries));
@@ -122,7 +123,7 @@ std::unique_ptr<TrainingState> TrainingLayer::forward(const TrainingBatch& batch
     }
     exchange_->combine(journey, chunk, y);
   }
-  if (options_.recompute) {
+  if (!state->keeps_rows) {
     state->inputs = {};
   }
   return state;
@@ -174,7 +175,7 @@ void TrainingLayer::forward_device(std::size_t i, TrainingState& state,
   for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {
     const TrainingPart part = prepare(device, chunk, cuts[c], cuts[c + 1]);
     MatrixView pre;
-    if (!options_.recompute) {
+    if (state.keeps_rows) {
       auto* memory = state.pre[i].bytes().data() +
                      part.first_entry * num_pre * kernels::size_of(chunk.inputs.type);
       pre = {memory, part.num_expanded(), num_pre, num_pre, chunk.inputs.type};
@@ -213,7 +214,7 @@ ConstMatrixView TrainingLayer::pre_of(const BackwardDevice& task, const Training
   const DType type = task.inputs.type;
   const std::int64_t num_pre =
       options_.intermediate * kernels::pre_activations_per_hidden(options_.activation);
-  if (options_.recompute) {
+  if (!task.state.keeps_rows) {
     const MatrixView pre =
         pre_.resize_rows(part.num_expanded(), num_pre, type, options_.exchange.poison_buffers);
     TrainingPart again = part;
@@ -297,12 +298,12 @@ void TrainingLayer::backward(TrainingState& state, ConstMatrixView x, ConstMatri
   gradients_.begin(lists, false);
   const Journey there{lists, Direction::kRecompute, options_.backward_chunks, hooks};
   const Journey back{lists, Direction::kBackward, options_.backward_chunks, hooks};
-  if (options_.recompute) {
+  if (!state.keeps_rows) {
     inputs_again_.begin(lists, false);
   }
-  ArrivedRows& inputs = options_.recompute ? inputs_again_ : state.inputs;
+  ArrivedRows& inputs = state.keeps_rows ? state.inputs : inputs_again_;
   for (std::int64_t chunk = 0; chunk < options_.backward_chunks; ++chunk) {
-    if (options_.recompute) {
+    if (!state.keeps_rows) {
       exchange_->dispatch(there, chunk, x, inputs);
     } else if (inputs.is_borrowed) {
       inputs.rows = x;

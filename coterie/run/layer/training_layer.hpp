@@ -55,6 +55,7 @@ struct DeviceGradients {
 /// size tokens x experts x H. It may outlive later forwards, so several batches may be under way.
 struct TrainingState {
   std::shared_ptr<const exchange::TrainingLists> lists;
+  bool keeps_rows = true;                         ///< false: inputs and pre are made again
   exchange::ArrivedRows inputs;                   ///< of all chunks; empty with recompute
   std::vector<exchange::ByteBuffer> pre;          ///< [local devices] [entries, P]
   std::vector<std::vector<std::int32_t>> pre_at;  ///< [local devices][entries] row of pre
@@ -69,6 +70,7 @@ struct TrainingBatch {
   exchange::TokenRouting routing;    ///< ids (and devices); weights are not read
   kernels::ConstMatrixView weights;  ///< [T, k] fp32, or fp64 with fp64 rows
   std::span<const std::int64_t> source_offsets;  ///< as TrainingExchange::make_lists
+  bool keep = true;  ///< false: no backward will follow; only the lists are kept
 };
 
 struct TrainingPart;

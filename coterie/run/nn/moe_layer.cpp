@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "coterie/base/error.hpp"
+#include "coterie/run/nn/experts_function.hpp"
+#include "coterie/run/nn/experts_run.hpp"
 
 namespace coterie::nn {
 namespace {
@@ -55,6 +57,7 @@ MoELayerImpl::MoELayerImpl(MoELayerOptions options)
     : torch::nn::Module("MoELayer"), options_(completed(std::move(options))) {
   register_module("gate", options_.gate);
   experts_ = register_module("experts", Experts(options_, experts_held(options_)));
+  run_ = std::make_shared<ExpertsRun>(options_, experts_->expert_ids());
 }
 
 MoELayerImpl::~MoELayerImpl() = default;
@@ -92,7 +95,26 @@ at::Tensor MoELayerImpl::run_experts(const gates::OrderedRows& rows, MoEStatisti
     statistics.num_replicas = rows.rows.size(0);
     return reference_experts(*experts_, rows.rows, rows.ids, rows.weights);
   }
-  fail(ErrorCode::kUnsupported, options_.name, ": the exchange path is not there yet");
+  const bool is_fp64 = options_.type == at::kDouble;
+  ExpertsRun::Batch batch;
+  batch.rows = rows.rows.contiguous();
+  batch.ids = rows.ids.contiguous();
+  batch.weights = rows.weights.to(is_fp64 ? at::kDouble : at::kFloat).contiguous();
+  batch.source_offsets = virtual_sources_;
+  const std::array<std::uint64_t, 3> before = bytes_sent();
+  const at::Tensor y = experts_function(
+      run_, batch, {experts_->up, experts_->down, experts_->up_bias, experts_->down_bias},
+      statistics.num_replicas);
+  const std::array<std::uint64_t, 3> after = bytes_sent();
+  statistics.bytes_metadata = after[0] - before[0];
+  statistics.bytes_dispatch = after[1] - before[1];
+  statistics.bytes_combine = after[2] - before[2];
+  return y;
+}
+
+std::array<std::uint64_t, 3> MoELayerImpl::bytes_sent() const {
+  return {run_->bytes_sent(comm::Purpose::kMetadata), run_->bytes_sent(comm::Purpose::kDispatch),
+          run_->bytes_sent(comm::Purpose::kCombine)};
 }
 
 }  // namespace coterie::nn

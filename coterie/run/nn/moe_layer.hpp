@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -14,6 +15,8 @@
 #include "coterie/run/nn/moe_layer_options.hpp"
 
 namespace coterie::nn {
+
+class ExpertsRun;
 
 /// What a forward did with this process's tokens. Counts of ranks and micro-batches add up.
 struct MoEStatistics {
@@ -74,10 +77,12 @@ class MoELayerImpl final : public torch::nn::Module {
   [[nodiscard]] Experts& experts() { return experts_; }
 
  private:
+  [[nodiscard]] std::array<std::uint64_t, 3> bytes_sent() const;
   at::Tensor run_experts(const gates::OrderedRows& rows, MoEStatistics& statistics);
 
   MoELayerOptions options_;
   Experts experts_{nullptr};
+  std::shared_ptr<ExpertsRun> run_;  // graphs hold on to it
   std::vector<std::int64_t> virtual_sources_;
 };
 TORCH_MODULE(MoELayer);

@@ -73,7 +73,7 @@ struct MoELayerOptions {
   bool recompute = false;
   Hooks hooks;
   kernels::Execution execution;
-  LayerPath path = LayerPath::kReference;
+  LayerPath path = LayerPath::kExchange;
 
   at::ScalarType type = at::kFloat;  ///< of x, y and the experts: fp64, fp32 or bf16
   double initializer_range = 0.02;   ///< deviation of new weights; biases start at 0
