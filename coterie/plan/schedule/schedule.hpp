@@ -2,8 +2,11 @@
 #pragma once
 
 /// The door of the room: in which order, and in how many chunks, a layer's steps run.
+#include "coterie/plan/schedule/cluster_run.hpp"
 #include "coterie/plan/schedule/exact_form.hpp"
+#include "coterie/plan/schedule/gradient_partition.hpp"
 #include "coterie/plan/schedule/layer_plan.hpp"
+#include "coterie/plan/schedule/layer_sizes.hpp"
 #include "coterie/plan/schedule/layer_work.hpp"
 #include "coterie/plan/schedule/phase_graph.hpp"
 #include "coterie/plan/schedule/planner.hpp"
