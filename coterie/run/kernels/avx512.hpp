@@ -5,6 +5,7 @@
 
 #include <immintrin.h>
 
+#include "coterie/run/kernels/outer_loops.hpp"
 #include "coterie/run/kernels/product_loops.hpp"
 
 namespace coterie::kernels {
@@ -12,6 +13,7 @@ namespace {
 
 /// Sixteen lanes. 6 x 4 accumulators, 6 rows and a weight take 31 of the 32 registers.
 struct Avx512 {
+  using Scalar = float;
   using Vec = __m512;
   using Four = __m128;
   typedef std::int32_t Int __attribute__((vector_size(64)));
@@ -25,6 +27,9 @@ struct Avx512 {
   static constexpr i64 kChunkRows = 72;
   static constexpr i64 kBlockSteps = 32;
   static constexpr i64 kGroupTiles = 1;
+  static constexpr int kOuterRows = 8;
+  static constexpr int kOuterVectors = 3;
+  static constexpr i64 kOuterDepth = 128;
   static constexpr i64 kManyRows = 20;
 
   static COTERIE_INLINE Vec zero() { return _mm512_setzero_ps(); }
@@ -34,6 +39,7 @@ struct Avx512 {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
+  static COTERIE_INLINE Vec broadcast(float v) { return _mm512_set1_ps(v); }
   static COTERIE_INLINE Vec multiply_add(Vec a, Vec b, Vec sum) {
     return _mm512_fmadd_ps(a, b, sum);
   }
@@ -48,6 +54,24 @@ struct Avx512 {
     const __m256 halves =
         _mm256_add_ps(_mm512_castps512_ps256(quarters), _mm512_extractf32x8_ps(quarters, 1));
     return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
+  }
+};
+
+/// Eight lanes of fp64.
+struct WideAvx512 {
+  using Scalar = double;
+  using Vec = __m512d;
+  static constexpr i64 kLanes = 8;
+  static constexpr int kOuterRows = 8;
+  static constexpr int kOuterVectors = 3;
+  static constexpr i64 kOuterDepth = 128;
+
+  static COTERIE_INLINE Vec zero() { return _mm512_setzero_pd(); }
+  static COTERIE_INLINE Vec load(const double* p) { return _mm512_loadu_pd(p); }
+  static COTERIE_INLINE void store(double* p, Vec v) { _mm512_storeu_pd(p, v); }
+  static COTERIE_INLINE Vec broadcast(double v) { return _mm512_set1_pd(v); }
+  static COTERIE_INLINE Vec multiply_add(Vec a, Vec b, Vec sum) {
+    return _mm512_fmadd_pd(a, b, sum);
   }
 };
 

@@ -13,6 +13,12 @@ void grouped_down_backward_reference(const GroupedDownBackward& task, Threads& t
 void grouped_up_backward_reference(const GroupedUpBackward& task, Threads& threads);
 void grouped_weight_gradient_reference(const GroupedWeightGradient& task, Threads& threads);
 
+/// Vector kernels of `backend`, which must be available and not kReference.
+void grouped_down_backward_cpu(const GroupedDownBackward& task, Backend backend, Threads& threads);
+void grouped_up_backward_cpu(const GroupedUpBackward& task, Backend backend, Threads& threads);
+void grouped_weight_gradient_cpu(const GroupedWeightGradient& task, Backend backend,
+                                 Threads& threads);
+
 /// Run what `backend` (resolved) asks for.
 void run_up_backward(const GroupedUpBackward& task, Backend backend, Threads& threads);
 void run_weight_gradient(const GroupedWeightGradient& task, Backend backend, Threads& threads);

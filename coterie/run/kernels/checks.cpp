@@ -48,6 +48,15 @@ void require_shape(const char* operation, const char* argument, const ConstMatri
                   columns, "]");
 }
 
+void require_column(const char* operation, const char* argument, const ConstMatrixView& view,
+                    std::int64_t num_rows, bool fp64) {
+  require_matrix(operation, argument, view);
+  require_shape(operation, argument, view, num_rows, 1);
+  require_precision(operation, argument, view, fp64);
+  COTERIE_REQUIRE(view.type != DType::kBfloat16, operation, ": ", argument,
+                  " is bfloat16; expected float32 or float64");
+}
+
 void require_equal(const char* operation, const char* argument, std::int64_t value,
                    const char* wanted_argument, std::int64_t wanted) {
   COTERIE_REQUIRE(value == wanted, operation, ": ", argument, " is ", value, ", but ",

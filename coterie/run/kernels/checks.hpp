@@ -8,9 +8,6 @@
 
 namespace coterie::kernels {
 
-/// "float32", "bfloat16", ...
-const char* name_of(DType type) noexcept;
-
 /// kBadInput naming operation and argument unless the view is sound: sizes not negative, row stride
 /// at least the number of columns, fp32, bf16 or fp64, and not null where it has elements.
 void require_matrix(const char* operation, const char* argument, const ConstMatrixView& view);
@@ -18,6 +15,11 @@ void require_matrix(const char* operation, const char* argument, const ConstMatr
 /// kBadInput unless the view is fp64 exactly where `fp64` is set.
 void require_precision(const char* operation, const char* argument, const ConstMatrixView& view,
                        bool fp64);
+
+/// kBadInput unless the view, which is [num_rows, 1], is sound, fp64 exactly where `fp64` is set,
+/// and not bf16.
+void require_column(const char* operation, const char* argument, const ConstMatrixView& view,
+                    std::int64_t num_rows, bool fp64);
 
 /// kBadInput unless the view is [rows, columns].
 void require_shape(const char* operation, const char* argument, const ConstMatrixView& view,

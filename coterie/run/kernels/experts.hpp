@@ -20,7 +20,7 @@ namespace coterie::kernels {
 struct GroupedUp {
   ConstMatrixView x;                             ///< [T, H]
   std::span<const std::int32_t> row_of;          ///< [R] rows of x; -1: the hidden row is zeros.
-                                                 ///< Empty: R = T, row r is x[r]
+                                                 ///< Empty: R = T, row r is x[r]; or R = 0
   std::span<const std::int64_t> expert_offsets;  ///< [E + 1], from 0 up to R
   std::span<const ConstMatrixView> gate_up;      ///< [E] of [P, H]: gate rows, then up rows
   MatrixView hidden;                             ///< out: [R, I]

@@ -22,9 +22,9 @@ void require_outputs(const GroupedDownBackward& task, std::int64_t num_rows, std
   };
   check("grad_pre", task.grad_pre, width * pre_activations_per_hidden(task.activation));
   check("hidden", task.hidden, width);
-  check("grad_weights", task.grad_weights, 1);
-  COTERIE_REQUIRE(task.grad_weights.data == nullptr || task.grad_weights.type != DType::kBfloat16,
-                  kDown, ": grad_weights is bfloat16; expected float32 or float64");
+  if (task.grad_weights.data != nullptr) {
+    require_column(kDown, "grad_weights", task.grad_weights, num_rows, fp64);
+  }
 }
 
 void require_inputs(const GroupedDownBackward& task, std::int64_t num_rows) {
@@ -32,7 +32,7 @@ void require_inputs(const GroupedDownBackward& task, std::int64_t num_rows) {
   require_matrix(kDown, "grad_rows", task.grad_rows);
   require_matrix(kDown, "pre", task.pre);
   require_precision(kDown, "pre", task.pre, fp64);
-  if (task.row_of.empty()) {
+  if (task.row_of.empty() && num_rows != 0) {
     require_equal(kDown, "number of rows of grad_rows (row_of is empty)", task.grad_rows.rows,
                   "number of rows of pre", num_rows);
   } else {
@@ -41,9 +41,7 @@ void require_inputs(const GroupedDownBackward& task, std::int64_t num_rows) {
     require_rows(kDown, "row_of", task.row_of, task.grad_rows.rows);
   }
   if (task.weights.data != nullptr) {
-    require_matrix(kDown, "weights", task.weights);
-    require_shape(kDown, "weights", task.weights, num_rows, 1);
-    require_precision(kDown, "weights", task.weights, fp64);
+    require_column(kDown, "weights", task.weights, num_rows, fp64);
   }
 }
 
@@ -65,8 +63,11 @@ void grouped_down_backward(const GroupedDownBackward& task, const Execution& exe
     const ExpertMatrices bias{kDown, "bias", task.bias, task.expert_offsets};
     require_expert_matrices(bias, 1, task.grad_rows.columns, task.grad_rows.type);
   }
-  static_cast<void>(backend);
-  grouped_down_backward_reference(task, execution.pool());
+  if (backend == Backend::kReference) {
+    grouped_down_backward_reference(task, execution.pool());
+  } else {
+    grouped_down_backward_cpu(task, backend, execution.pool());
+  }
 }
 
 void grouped_up_backward(const GroupedUpBackward& task, const Execution& execution) {
@@ -84,8 +85,11 @@ void grouped_up_backward(const GroupedUpBackward& task, const Execution& executi
 }
 
 void run_up_backward(const GroupedUpBackward& task, Backend backend, Threads& threads) {
-  static_cast<void>(backend);
-  grouped_up_backward_reference(task, threads);
+  if (backend == Backend::kReference) {
+    grouped_up_backward_reference(task, threads);
+  } else {
+    grouped_up_backward_cpu(task, backend, threads);
+  }
 }
 
 }  // namespace coterie::kernels

@@ -20,11 +20,10 @@ std::uint64_t num_products_run(Backend backend) noexcept {
 }
 
 void grouped_product(const GroupedProduct& task, Backend backend, Threads& threads) {
-  const bool vectors = task.x.type != DType::kFloat64 && task.bias.empty() &&
-                       task.pre.data == nullptr &&
-                       (task.epilogue == Epilogue::kNone || task.epilogue == Epilogue::kSwiGlu);
-  if (backend == Backend::kReference || !vectors) {
+  if (backend == Backend::kReference) {
     grouped_product_reference(task, threads);
+  } else if (task.x.type == DType::kFloat64) {
+    grouped_product_fp64(task, backend, threads);
   } else {
     grouped_product_cpu(task, backend, threads);
   }

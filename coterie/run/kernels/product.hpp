@@ -4,14 +4,12 @@
 #include <cstdint>
 #include <span>
 
+#include "coterie/run/kernels/activation_block.hpp"
 #include "coterie/run/kernels/backend.hpp"
 #include "coterie/run/kernels/tensor_view.hpp"
 
 /// Private to the room: the product x w^T that linear, grouped_up and grouped_down are made of.
 namespace coterie::kernels {
-
-/// What happens to the sums before they are stored.
-enum class Epilogue : std::uint8_t { kNone, kSwiGlu, kGelu, kGeluTanh };
 
 /// Products of several experts: output rows [offsets[e], offsets[e + 1]) = input rows times w[e]^T.
 /// With kSwiGlu, w[e] is [2N, K] and the output silu(first half) * second half, else w[e] is [N,
@@ -34,7 +32,10 @@ void grouped_product_reference(const GroupedProduct& task, Threads& threads);
 /// Vector kernels of `backend`, which must be available and not kReference.
 void grouped_product_cpu(const GroupedProduct& task, Backend backend, Threads& threads);
 
-/// Runs one of the two. `backend` is resolved.
+/// The same for fp64 matrices; each element is one chain of multiply-adds along K.
+void grouped_product_fp64(const GroupedProduct& task, Backend backend, Threads& threads);
+
+/// Runs one of the three. `backend` is resolved.
 void grouped_product(const GroupedProduct& task, Backend backend, Threads& threads);
 
 }  // namespace coterie::kernels

@@ -39,10 +39,17 @@ std::int64_t scratch_bytes(std::int64_t depth) {
   return fp32 > bf16 ? fp32 : bf16;
 }
 
+template <class V>
+void outer_avx512_bf16(const OuterBlock& block) {
+  count_product(Backend::kAvx512Bf16);
+  run_outer<V>(block);
+}
+
 }  // namespace
 
 ProductKernels product_kernels_avx512_bf16() {
-  return {scratch_bytes, run_avx512_bf16};
+  return {scratch_bytes, run_avx512_bf16, outer_avx512_bf16<Avx512>, outer_avx512_bf16<WideAvx512>,
+          down_backward_row<Avx512>};
 }
 
 }  // namespace coterie::kernels

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "coterie/run/kernels/outer_loops.hpp"
 #include "coterie/run/kernels/product_counts.hpp"
 #include "coterie/run/kernels/product_loops.hpp"
 
@@ -7,6 +8,7 @@ namespace {
 
 /// Four lanes by the compiler's portable vectors.
 struct Generic {
+  using Scalar = float;
   typedef float Vec __attribute__((vector_size(16)));
   using Four = Vec;
   typedef std::int32_t Int __attribute__((vector_size(16)));
@@ -20,6 +22,9 @@ struct Generic {
   static constexpr i64 kChunkRows = 64;
   static constexpr i64 kBlockSteps = 128;
   static constexpr i64 kGroupTiles = 4;
+  static constexpr int kOuterRows = 4;
+  static constexpr int kOuterVectors = 2;
+  static constexpr i64 kOuterDepth = 256;
   static constexpr i64 kManyRows = 16;
 
   static Vec zero() { return Vec{}; }
@@ -35,6 +40,7 @@ struct Generic {
     std::memcpy(&v, &bits, sizeof(v));
     return v;
   }
+  static Vec broadcast(float v) { return Vec{v, v, v, v}; }
   static Vec multiply_add(Vec a, Vec b, Vec sum) { return a * b + sum; }
   static Four reduce_four(Vec a, Vec b, Vec c, Vec d) {
     const Four even = {a[0] + a[1], b[0] + b[1], c[0] + c[1], d[0] + d[1]};
@@ -43,15 +49,42 @@ struct Generic {
   }
 };
 
+/// Two lanes of fp64.
+struct WideGeneric {
+  using Scalar = double;
+  typedef double Vec __attribute__((vector_size(16)));
+  static constexpr i64 kLanes = 2;
+  static constexpr int kOuterRows = 4;
+  static constexpr int kOuterVectors = 2;
+  static constexpr i64 kOuterDepth = 128;
+
+  static Vec zero() { return Vec{}; }
+  static Vec load(const double* p) {
+    Vec v;
+    std::memcpy(&v, p, sizeof(v));
+    return v;
+  }
+  static void store(double* p, Vec v) { std::memcpy(p, &v, sizeof(v)); }
+  static Vec broadcast(double v) { return Vec{v, v}; }
+  static Vec multiply_add(Vec a, Vec b, Vec sum) { return a * b + sum; }
+};
+
 void run_generic(const ProductBlock& block) {
   count_product(Backend::kGeneric);
   run_fp32<Generic>(block);
 }
 
+template <class V>
+void outer_generic(const OuterBlock& block) {
+  count_product(Backend::kGeneric);
+  run_outer<V>(block);
+}
+
 }  // namespace
 
 ProductKernels product_kernels_generic() {
-  return {ProductLoops<Fp32Math<Generic>, float>::scratch_bytes, run_generic};
+  return {ProductLoops<Fp32Math<Generic>, float>::scratch_bytes, run_generic,
+          outer_generic<Generic>, outer_generic<WideGeneric>, down_backward_row<Generic>};
 }
 
 }  // namespace coterie::kernels

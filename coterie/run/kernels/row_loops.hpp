@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "coterie/run/kernels/tensor_view.hpp"
 
@@ -14,6 +15,11 @@ void copy_row_reference(const ConstMatrixView& from, std::int64_t from_row, cons
                         std::int64_t to_row);
 void copy_row_cpu(const ConstMatrixView& from, std::int64_t from_row, const MatrixView& to,
                   std::int64_t to_row);
+
+/// A pointer for each of `num_rows` rows: row row_of[r] of the matrix (row r if row_of is empty),
+/// null for -1.
+std::vector<const void*> row_pointers(const ConstMatrixView& matrix,
+                                      std::span<const std::int32_t> row_of, std::int64_t num_rows);
 
 /// What is added up for one row. At most one of the weights is there; neither: all 1.
 struct MergeList {

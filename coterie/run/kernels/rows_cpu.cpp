@@ -121,6 +121,18 @@ double dot(const A* a, const B* b, std::int64_t count) {
 
 }  // namespace
 
+std::vector<const void*> row_pointers(const ConstMatrixView& matrix,
+                                      std::span<const std::int32_t> row_of, std::int64_t num_rows) {
+  std::vector<const void*> rows(static_cast<std::size_t>(num_rows));
+  const auto* const base = static_cast<const char*>(matrix.data);
+  const std::int64_t stride = matrix.row_stride * size_of(matrix.type);
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const std::int64_t row = row_of.empty() ? static_cast<std::int64_t>(r) : row_of[r];
+    rows[r] = row < 0 ? nullptr : base + row * stride;
+  }
+  return rows;
+}
+
 void copy_row_cpu(const ConstMatrixView& from, std::int64_t from_row, const MatrixView& to,
                   std::int64_t to_row) {
   if (to.columns == 0) {

@@ -16,6 +16,9 @@ enum class DType : std::uint8_t {
   kFloat8E4M3,  ///< named for block-scaled weights to come; no operation takes it yet
 };
 
+/// "float32", "bfloat16", ...
+const char* name_of(DType type) noexcept;
+
 /// Bytes of one element.
 constexpr std::int64_t size_of(DType type) {
   switch (type) {

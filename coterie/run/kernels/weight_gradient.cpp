@@ -37,7 +37,7 @@ struct Checks {
     require_matrix(operation, argument, matrix);
     require_precision(operation, argument, matrix, fp64);
     const std::int64_t num_rows = offsets.empty() ? 0 : offsets.back();
-    if (row_of.empty()) {
+    if (row_of.empty() && num_rows != 0) {
       require_equal(
           operation,
           argument == std::string_view("a") ? "number of rows of a" : "number of rows of b",
@@ -89,17 +89,19 @@ void grouped_bias_gradient(const GroupedBiasGradient& task, const Execution& exe
                   task.expert_offsets.empty() ? 0 : task.expert_offsets.back());
   checks.rows("a", task.a, "a_rows", task.a_rows);
   if (task.weights.data != nullptr) {
-    require_matrix(checks.operation, "weights", task.weights);
-    require_shape(checks.operation, "weights", task.weights, task.expert_offsets.back(), 1);
-    require_precision(checks.operation, "weights", task.weights, checks.fp64);
+    require_column(checks.operation, "weights", task.weights, task.expert_offsets.back(),
+                   checks.fp64);
   }
   checks.gradients(task.gradients, 1, task.a.columns);
   run_bias_gradient(task, backend, execution.pool());
 }
 
 void run_weight_gradient(const GroupedWeightGradient& task, Backend backend, Threads& threads) {
-  static_cast<void>(backend);
-  grouped_weight_gradient_reference(task, threads);
+  if (backend == Backend::kReference) {
+    grouped_weight_gradient_reference(task, threads);
+  } else {
+    grouped_weight_gradient_cpu(task, backend, threads);
+  }
 }
 
 void run_bias_gradient(const GroupedBiasGradient& task, Backend backend, Threads& threads) {

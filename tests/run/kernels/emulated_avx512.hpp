@@ -23,6 +23,7 @@ To cast(const From& from) {
 }
 using Floats = std::array<float, 16>;
 using Words = std::array<std::uint32_t, 16>;
+using Doubles = std::array<double, 8>;
 using Halves = std::array<std::uint16_t, 32>;
 
 inline __m512 setzero_ps() {
@@ -105,6 +106,34 @@ inline __m512 dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
   return cast<__m512>(out);
 }
 
+inline __m512 set1_ps(float v) {
+  Floats out;
+  out.fill(v);
+  return cast<__m512>(out);
+}
+inline __m512d setzero_pd() {
+  return cast<__m512d>(Doubles{});
+}
+inline __m512d loadu_pd(const void* p) {
+  return cast<__m512d>(loadu_ps(p));
+}
+inline void storeu_pd(void* p, __m512d v) {
+  std::memcpy(p, &v, sizeof(v));
+}
+inline __m512d set1_pd(double v) {
+  Doubles out;
+  out.fill(v);
+  return cast<__m512d>(out);
+}
+inline __m512d fmadd_pd(__m512d a, __m512d b, __m512d c) {
+  const auto x = cast<Doubles>(a), y = cast<Doubles>(b), z = cast<Doubles>(c);
+  Doubles out;
+  for (std::size_t i = 0; i < 8; ++i) {
+    out[i] = std::fma(x[i], y[i], z[i]);
+  }
+  return cast<__m512d>(out);
+}
+
 }  // namespace coterie::kernels::emulated
 
 #define _mm512_setzero_ps ::coterie::kernels::emulated::setzero_ps
@@ -124,3 +153,9 @@ inline __m512 dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
 #undef _mm512_extractf32x8_ps
 #define _mm512_extractf32x8_ps ::coterie::kernels::emulated::extractf32x8_ps
 #define _mm512_dpbf16_ps ::coterie::kernels::emulated::dpbf16_ps
+#define _mm512_set1_ps ::coterie::kernels::emulated::set1_ps
+#define _mm512_setzero_pd ::coterie::kernels::emulated::setzero_pd
+#define _mm512_loadu_pd ::coterie::kernels::emulated::loadu_pd
+#define _mm512_storeu_pd ::coterie::kernels::emulated::storeu_pd
+#define _mm512_set1_pd ::coterie::kernels::emulated::set1_pd
+#define _mm512_fmadd_pd ::coterie::kernels::emulated::fmadd_pd

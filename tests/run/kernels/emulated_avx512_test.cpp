@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "coterie/run/kernels/activation_math.hpp"
 #include "coterie/run/kernels/product.hpp"
 #include "tests/run/kernels/typed_matrix.hpp"
 
@@ -40,6 +41,8 @@ void run_block(const ProductKernels& kernels, const TypedMatrix& x, const TypedM
   block.y_stride = y.view().row_stride * size_of(y.view().type);
   block.y = y.view().row<char>(0) + first * block.y_stride;
   block.y_type = y.view().type;
+  block.y_size = size_of(block.y_type);
+  block.epilogue = gated ? Epilogue::kSwiGlu : Epilogue::kNone;
   block.scratch = scratch.data() + (64 - reinterpret_cast<std::uintptr_t>(scratch.data()) % 64);
   kernels.run(block);
 }
@@ -109,6 +112,110 @@ TEST_P(EmulatedAvx512, BitsOfARowDoNotDependOnTheOthers) {
           ASSERT_EQ(y.at(r, c), alone.at(r, c)) << count << " rows";
         }
       }
+    }
+  }
+}
+
+/// The matrix's rows as one side of outer products.
+OuterOperand operand_of(const TypedMatrix& matrix, bool by_depth) {
+  const ConstMatrixView view = matrix.view();
+  OuterOperand operand;
+  operand.base = view.row<char>(0);
+  operand.stride = view.row_stride * size_of(view.type);
+  operand.type = view.type;
+  operand.by_depth = by_depth;
+  return operand;
+}
+
+/// Each element against its own chain, bit for bit; in every layout of the operands.
+TEST_P(EmulatedAvx512, OuterProductsAreChains) {
+  Random random(23);
+  const std::int64_t shapes[][3] = {
+      {1, 5, 0}, {1, 48, 7}, {6, 150, 40}, {7, 49, 300}, {144, 192, 130}};
+  for (const DType type : {DType::kFloat32, DType::kBfloat16, DType::kFloat64}) {
+    for (const auto& [rows, columns, depth] : shapes) {
+      for (const int layout : {0, 1, 2, 3}) {
+        const bool a_by_depth = layout % 2 == 1, b_by_depth = layout != 2;
+        const bool few = layout == 0 && rows <= kOuterFewRows;
+        TypedMatrix a(a_by_depth ? depth : rows, a_by_depth ? rows : depth, type, 1);
+        TypedMatrix b(b_by_depth ? depth : columns, b_by_depth ? columns : depth, type, 2);
+        a.fill_normal(random);
+        b.fill_normal(random);
+        std::vector<char> memory(static_cast<std::size_t>(kOuterScratchBytes + kOuterSumsBytes) +
+                                 64);
+        OuterBlock block;
+        block.a = operand_of(a, a_by_depth);
+        block.b = operand_of(b, b_by_depth);
+        block.num_rows = rows;
+        block.num_columns = columns;
+        block.depth = depth;
+        block.few_rows = few;
+        block.scratch = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64);
+        block.sums = block.scratch + kOuterScratchBytes;
+        block.sums_stride = kOuterColumns;
+        const bool fp64 = type == DType::kFloat64;
+        (fp64 ? kernels().outer_fp64 : kernels().outer_fp32)(block);
+        for (std::int64_t m = 0; m < rows; ++m) {
+          for (std::int64_t n = 0; n < columns; ++n) {
+            float chain = 0.0F;
+            double wide = 0.0;
+            for (std::int64_t k = 0; k < depth; ++k) {
+              const double x = a_by_depth ? a.at(k, m) : a.at(m, k);
+              const double y = b_by_depth ? b.at(k, n) : b.at(n, k);
+              chain = std::fma(static_cast<float>(x), static_cast<float>(y), chain);
+              wide = std::fma(x, y, wide);
+            }
+            const std::int64_t at = m * kOuterColumns + n;
+            if (fp64) {
+              ASSERT_EQ(static_cast<const double*>(block.sums)[at], wide) << layout;
+            } else {
+              ASSERT_EQ(static_cast<const float*>(block.sums)[at], chain) << layout;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EmulatedAvx512, DownBackwardRowsMatchTheFormula) {
+  Random random(24);
+  for (const std::int64_t count : {1, 48, 101}) {
+    TypedMatrix pre(1, 2 * count, DType::kFloat32), d(1, 144, DType::kFloat32),
+        grad(1, 2 * count, DType::kFloat32), hidden(1, count, DType::kFloat32);
+    pre.fill_normal(random, 3.0);
+    d.fill_normal(random);
+    std::vector<double> parts(3);
+    for (const Activation activation :
+         {Activation::kSwiGlu, Activation::kGelu, Activation::kGeluTanh}) {
+      DownBackwardRow row;
+      row.d = d.view().row<float>(0);
+      row.count = count;
+      row.weight = 0.5F;
+      row.activation = activation == Activation::kSwiGlu ? Epilogue::kSwiGlu
+                       : activation == Activation::kGelu ? Epilogue::kGelu
+                                                         : Epilogue::kGeluTanh;
+      row.pre = pre.view().row<char>(0);
+      row.pre_second = row.pre + count * 4;
+      row.grad = grad.view().row<char>(0);
+      row.grad_second = row.grad + count * 4;
+      row.hidden = hidden.view().row<char>(0);
+      row.parts = parts.data();
+      kernels().down_backward_row(row);
+      double dot = 0.0, sum = 0.0;
+      for (std::int64_t i = 0; i < count; ++i) {
+        const ActivationPoint at = activation_at(activation, pre.at(0, i), pre.at(0, count + i));
+        EXPECT_NEAR(hidden.at(0, i), 0.5 * at.hidden, 1e-5);
+        EXPECT_NEAR(grad.at(0, i), 0.5 * d.at(0, i) * at.by_first, 1e-5);
+        if (activation == Activation::kSwiGlu) {
+          EXPECT_NEAR(grad.at(0, count + i), 0.5 * d.at(0, i) * at.by_second, 1e-5);
+        }
+        dot += d.at(0, i) * at.hidden;
+      }
+      for (std::int64_t part = 0; part * kPartColumns < count; ++part) {
+        sum += parts[static_cast<std::size_t>(part)];
+      }
+      EXPECT_NEAR(sum, dot, 1e-4);
     }
   }
 }

@@ -12,6 +12,7 @@
 #include "coterie/run/kernels/experts.hpp"
 #include "coterie/run/kernels/linear.hpp"
 #include "coterie/run/kernels/rows.hpp"
+#include "tests/run/kernels/closeness.hpp"
 #include "tests/run/kernels/typed_matrix.hpp"
 
 namespace coterie::kernels {
@@ -19,29 +20,6 @@ namespace {
 
 constexpr DType kF32 = DType::kFloat32;
 constexpr DType kBf16 = DType::kBfloat16;
-
-std::vector<Backend> vector_backends() {
-  std::vector<Backend> all = available_backends();
-  std::erase(all, Backend::kReference);
-  return all;
-}
-
-/// |got - wanted| <= tolerance * (|wanted| + scale) everywhere, no NaN.
-::testing::AssertionResult is_close(const TypedMatrix& got, const TypedMatrix& wanted,
-                                    double tolerance, double scale) {
-  const ConstMatrixView view = wanted.view();
-  for (std::int64_t r = 0; r < view.rows; ++r) {
-    for (std::int64_t c = 0; c < view.columns; ++c) {
-      const double expected = wanted.at(r, c);
-      const double value = got.at(r, c);
-      if (!(std::abs(value - expected) <= tolerance * (std::abs(expected) + scale))) {
-        return ::testing::AssertionFailure()
-               << "[" << r << ", " << c << "] is " << value << ", expected " << expected;
-      }
-    }
-  }
-  return ::testing::AssertionSuccess();
-}
 
 /// One layer's experts with random rows an expert: empty, single, ragged or skewed.
 struct Experts {
