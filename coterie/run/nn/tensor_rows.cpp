@@ -14,6 +14,7 @@ kernels::DType dtype_of(at::ScalarType type) {
     case at::kBFloat16: return kernels::DType::kBfloat16;
     case at::kHalf: return kernels::DType::kFloat16;
     case at::kInt: return kernels::DType::kInt32;
+    case at::kFloat8_e4m3fn: return kernels::DType::kFloat8E4M3;
     default: fail(ErrorCode::kUnsupported, "rows of type ", at::toString(type));
   }
 }
@@ -25,6 +26,7 @@ at::ScalarType scalar_type_of(kernels::DType type) {
     case kernels::DType::kBfloat16: return at::kBFloat16;
     case kernels::DType::kFloat16: return at::kHalf;
     case kernels::DType::kInt32: return at::kInt;
+    case kernels::DType::kFloat8E4M3: return at::kFloat8_e4m3fn;
   }
   fail(ErrorCode::kInternal, "unknown element type ", static_cast<int>(type));
 }
