@@ -89,7 +89,6 @@ class Search {
             }
           }
         }
-        any = any && is_oracle();
       }
     }
   }
