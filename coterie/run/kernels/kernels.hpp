@@ -12,6 +12,7 @@
 #include "coterie/run/kernels/experts.hpp"
 #include "coterie/run/kernels/experts_backward.hpp"
 #include "coterie/run/kernels/gate.hpp"
+#include "coterie/run/kernels/kernels_backward_cuda.hpp"
 #include "coterie/run/kernels/kernels_cuda.hpp"
 #include "coterie/run/kernels/linear.hpp"
 #include "coterie/run/kernels/rows.hpp"

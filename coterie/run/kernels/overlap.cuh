@@ -34,7 +34,7 @@ __device__ inline void begin_after_previous() {
 
 /// Shape of a launch.
 struct LaunchShape {
-  unsigned blocks = 1;
+  dim3 blocks = 1;
   unsigned threads = 1;
   std::size_t shared_bytes = 0;
   unsigned cluster = 1;
@@ -45,7 +45,7 @@ template <typename... Parameters, typename... Arguments>
 void launch_overlapped(const char* what, void (*kernel)(Parameters...), const LaunchShape& shape,
                        Stream stream, const Arguments&... arguments) {
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(shape.blocks);
+  config.gridDim = shape.blocks;
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+
+#include "coterie/run/kernels/checks_cuda.hpp"
+#include "coterie/run/kernels/kernels_backward_cuda.hpp"
+
+namespace coterie::kernels::cuda {
+namespace {
+
+constexpr const char* kWhat = "expert_layer_backward";
+
+constexpr std::size_t align(std::size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
+/// Where the parts of the workspace begin. `inner` (the weighted hidden rows) is dead when
+/// `grad_rows` is written, so the two share memory.
+struct Parts {
+  std::size_t offsets = 0;
+  std::size_t row_token = 0;
+  std::size_t pos_of = 0;
+  std::size_t row_weights = 0;
+  std::size_t dots = 0;
+  std::size_t reindex = 0;
+  std::size_t grad_pre = 0;
+  std::size_t grad_rows = 0;
+  std::size_t total = 0;
+  bool inner_in_gradient = false;  // then the weighted hidden rows lie where grad_gate_up will
+};
+
+Parts parts_of(const ExpertLayerBackward& task) {
+  const std::int64_t num_tokens = task.x.rows;
+  const auto pairs = static_cast<std::size_t>(num_tokens * task.top_k);
+  const auto hidden = static_cast<std::size_t>(task.gate_up.columns);
+  const auto inner = static_cast<std::size_t>(task.down.columns);
+  const auto experts = static_cast<std::size_t>(task.gate_up.num_experts);
+  Parts parts;
+  parts.inner_in_gradient =
+      !task.grad_gate_up.accumulate &&
+      pairs * inner * 2 <=
+          experts * 2 * inner * hidden * static_cast<std::size_t>(size_of(task.grad_gate_up.type));
+  parts.row_token = align((experts + 1) * 4);
+  parts.pos_of = parts.row_token + align(pairs * 4);
+  parts.row_weights = parts.pos_of + align(pairs * 4);
+  parts.dots = parts.row_weights + align(pairs * 4);
+  const auto dots = static_cast<std::size_t>(row_dot_parts(task.down.columns));
+  parts.reindex = parts.dots + (task.grad_weights != nullptr ? align(dots * pairs * 4) : 0);
+  parts.grad_pre =
+      parts.reindex + align(reindex_workspace_bytes(num_tokens, task.top_k,
+                                                    static_cast<int>(task.gate_up.num_experts)));
+  parts.grad_rows = parts.grad_pre + (task.reuse_pre ? 0 : align(pairs * 2 * inner * 2));
+  parts.total = parts.grad_rows + align(std::max(pairs * hidden * 2,
+                                                 parts.inner_in_gradient ? 0 : pairs * inner * 2));
+  return parts;
+}
+
+void require_sizes(const ExpertLayerBackward& task) {
+  require_between(kWhat, "top_k", task.top_k, 1, kMaxTopK);
+  require_between(kWhat, "rows of x", task.x.rows, 0, (INT32_MAX - 65536) / task.top_k);
+  COTERIE_REQUIRE(task.gate_up.type == DType::kBfloat16 && task.down.type == DType::kBfloat16,
+                  kWhat, ": weights must be bf16");
+  COTERIE_REQUIRE(task.down.num_experts == task.gate_up.num_experts &&
+                      task.gate_up.rows == 2 * task.down.columns &&
+                      task.gate_up.columns == task.down.rows,
+                  kWhat, ": gate_up is ", task.gate_up.num_experts, " x ", task.gate_up.rows, " x ",
+                  task.gate_up.columns, ", down is ", task.down.num_experts, " x ", task.down.rows,
+                  " x ", task.down.columns);
+  const auto same = [](const ExpertGradients& gradient, const ExpertWeights& weights) {
+    return gradient.num_experts == weights.num_experts && gradient.rows == weights.rows &&
+           gradient.columns == weights.columns;
+  };
+  COTERIE_REQUIRE(same(task.grad_gate_up, task.gate_up), kWhat,
+                  ": grad_gate_up differs in shape from gate_up");
+  COTERIE_REQUIRE(same(task.grad_down, task.down), kWhat, ": grad_down differs in shape from down");
+  const std::int64_t pairs = task.x.rows * task.top_k;
+  COTERIE_REQUIRE(task.grad_y.rows == task.x.rows && task.grad_x.rows == task.x.rows, kWhat,
+                  ": x has ", task.x.rows, " rows, grad_y ", task.grad_y.rows, ", grad_x ",
+                  task.grad_x.rows);
+  COTERIE_REQUIRE(task.pre.rows >= pairs, kWhat, ": pre has ", task.pre.rows, " rows, needs ",
+                  pairs);
+  require_pointer(kWhat, "workspace", task.workspace);
+}
+
+}  // namespace
+
+std::size_t expert_layer_backward_workspace_bytes(const ExpertLayerBackward& task) {
+  return parts_of(task).total;
+}
+
+void expert_layer_backward(const ExpertLayerBackward& task, const ProductOptions& options,
+                           Stream stream) {
+  require_sizes(task);
+  const Parts parts = parts_of(task);
+  COTERIE_REQUIRE(task.workspace_bytes >= parts.total, kWhat, ": workspace has ",
+                  task.workspace_bytes, " bytes, needs ", parts.total);
+  auto* const base = static_cast<std::byte*>(task.workspace);
+  const auto ints = [&](std::size_t at) { return reinterpret_cast<std::int32_t*>(base + at); };
+  const auto floats = [&](std::size_t at) { return reinterpret_cast<float*>(base + at); };
+  const std::int64_t pairs = task.x.rows * task.top_k;
+  const std::int64_t hidden = task.gate_up.columns;
+  const std::int64_t intermediate = task.down.columns;
+  const ReindexLists lists{ints(parts.offsets), ints(parts.row_token), ints(parts.pos_of)};
+  Reindex reindex;
+  reindex.ids = task.ids;
+  reindex.num_tokens = task.x.rows;
+  reindex.top_k = task.top_k;
+  reindex.num_experts = static_cast<int>(task.gate_up.num_experts);
+  reindex.lists = lists;
+  reindex.workspace = base + parts.reindex;
+  build_reindex(reindex, stream);
+  weights_of_rows({task.weights, lists.pos_of, pairs, floats(parts.row_weights)}, stream);
+
+  const auto matrix = [&](void* data, std::int64_t columns) {
+    return MatrixView{data, pairs, columns, columns, DType::kBfloat16};
+  };
+  MatrixView pre = task.pre;
+  pre.rows = pairs;
+  const MatrixView grad_pre =
+      task.reuse_pre ? pre : matrix(base + parts.grad_pre, 2 * intermediate);
+  const MatrixView inner = matrix(
+      parts.inner_in_gradient ? task.grad_gate_up.data : base + parts.grad_rows, intermediate);
+  const MatrixView grad_rows = matrix(base + parts.grad_rows, hidden);
+  GroupedDownBackward down;
+  down.grad_y = task.grad_y;
+  down.row_token = lists.row_token;
+  down.expert_offsets = lists.expert_offsets;
+  down.row_weights = floats(parts.row_weights);
+  down.down = task.down;
+  down.pre = pre;
+  down.grad_pre = grad_pre;
+  down.hidden = inner;
+  down.row_dots = task.grad_weights != nullptr ? floats(parts.dots) : nullptr;
+  down.row_dots_stride = pairs;
+  grouped_down_backward(down, options, stream);
+
+  GroupedWeightGradient weights;
+  weights.expert_offsets = lists.expert_offsets;
+  weights.a = task.grad_y;
+  weights.a_rows = lists.row_token;
+  weights.b = inner;
+  weights.gradient = task.grad_down;
+  grouped_weight_gradient(weights, options, stream);
+  weights.a = grad_pre;
+  weights.a_rows = nullptr;
+  weights.b = task.x;
+  weights.b_rows = lists.row_token;
+  weights.gradient = task.grad_gate_up;
+  grouped_weight_gradient(weights, options, stream);
+
+  GroupedUpBackward up;
+  up.grad_pre = grad_pre;
+  up.expert_offsets = lists.expert_offsets;
+  up.gate_up = task.gate_up;
+  up.grad_rows = grad_rows;
+  grouped_up_backward(up, options, stream);
+  merge_rows({grad_rows, lists.pos_of, nullptr, task.top_k, task.grad_x}, stream);
+  if (task.grad_weights != nullptr) {
+    sum_row_dots({floats(parts.dots), row_dot_parts(intermediate), pairs, lists.pos_of, pairs,
+                  task.grad_weights},
+                 stream);
+  }
+}
+
+}  // namespace coterie::kernels::cuda
