@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/commands.hpp"
+#include "cli/model_texts.hpp"
 #include "cli/output_path.hpp"
 #include "coterie/base/error.hpp"
 #include "coterie/models/models.hpp"
@@ -18,8 +19,7 @@ namespace {
 
 struct TraceFlags {
   std::string model;
-  std::vector<std::string> texts;
-  std::vector<std::string> domains;
+  TextFlags texts;
   std::string out;
   std::string dtype = "fp32";
   int num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
@@ -36,21 +36,6 @@ constexpr const char* kFooter =
     "  coterie trace --model DIR --domain code=a.py --domain code=b.py --domain prose=book.txt \\\n"
     "      --max-tokens 20000 --out trace.bin\n"
     "  coterie trace --model DIR --text notes.txt --loss --json --out trace.bin";
-
-std::vector<models::TextSource> sources_of(const TraceFlags& flags) {
-  std::vector<models::TextSource> sources;
-  for (const std::string& text : flags.texts) {
-    sources.push_back({std::filesystem::path(text).stem().string(), text});
-  }
-  for (const std::string& domain : flags.domains) {
-    const auto equals = domain.find('=');
-    COTERIE_REQUIRE(equals != std::string::npos && equals > 0 && equals + 1 < domain.size(),
-                    "--domain ", domain, ": expected NAME=FILE");
-    sources.push_back({domain.substr(0, equals), domain.substr(equals + 1)});
-  }
-  COTERIE_REQUIRE(!sources.empty(), "give at least one text: --text FILE or --domain NAME=FILE");
-  return sources;
-}
 
 std::string table_line(const models::DomainRecord& record) {
   char line[160];
@@ -101,7 +86,8 @@ void report(Console& console, const TraceFlags& flags, const models::Decoder& de
 }
 
 void run_trace(const TraceFlags& flags, Console& console) {
-  const std::vector<models::TextSource> sources = sources_of(flags);
+  const std::vector<models::TextSource> sources = text_sources(flags.texts);
+  COTERIE_REQUIRE(!sources.empty(), "give at least one text: --text FILE or --domain NAME=FILE");
   const std::filesystem::path model = flags.model;
   std::vector<std::filesystem::path> inputs = {model};
   for (const models::TextSource& source : sources) {
@@ -135,8 +121,7 @@ void add_trace(CLI::App& app, Console& console) {
                    "model folder (config.json, safetensors, "
                    "tokenizer.json)")
       ->required();
-  command->add_option("--text", flags->texts, "UTF-8 text files");
-  command->add_option("--domain", flags->domains, "NAME=FILE: a text of the domain NAME");
+  add_text_flags(*command, flags->texts);
   command->add_option("--out", flags->out, "trace file to write")->required();
   command
       ->add_option("--max-tokens", flags->options.max_tokens,

@@ -96,7 +96,7 @@ coterie_room(run/nn
   OUTSIDE torch
   PURPOSE "libtorch modules: the trainable MoE layer, its autograd, hooks and recompute")
 coterie_room(models
-  USES run/layer run/nn run/gates run/parallel run/kernels plan/routing plan/placement
+  USES run/layer run/nn run/gates run/parallel run/kernels plan/routing plan/placement plan/pruning
   OUTSIDE torch pcre2 utf8proc
   PURPOSE "decoder, checkpoints, tokenizer; one small file a family")
 coterie_room(training
@@ -104,3 +104,7 @@ coterie_room(training
        plan/routing plan/placement plan/cost plan/schedule
   OUTSIDE torch
   PURPOSE "trainer, optimizer, data order, checkpoints that reshard, recipes")
+coterie_room(evaluation
+  USES models plan/routing plan/placement plan/pruning
+  OUTSIDE torch
+  PURPOSE "bits per byte, tasks in JSON lines, similarity of experts, paired intervals")

@@ -50,10 +50,26 @@ void check_batch(Batch batch, const ModelConfig& config) {
   }
 }
 
+/// What does not fit together is said before weights are read.
+void check_pruning(const DecoderOptions& options) {
+  if (!options.pruning) {
+    return;
+  }
+  COTERIE_REQUIRE(options.placement.has_value(), "pruning needs a placement");
+  COTERIE_REQUIRE(options.moe != MoePath::kReference, "the reference path does not prune");
+  const bool by_similarity =
+      options.pruning->options.replacement == pruning::Replacement::kSimilarity;
+  COTERIE_REQUIRE(!by_similarity || options.similarity.has_value(),
+                  "the pruning policy replaces experts by similarity: give a similarity file");
+  pruning::check_same_model(*options.pruning, *options.placement,
+                            options.similarity ? &*options.similarity : nullptr);
+}
+
 /// The placement of each MoE layer; none if all experts are on one device.
 std::vector<placement::LayerPlacement> placements_of(const DecoderOptions& options,
                                                      const ModelConfig& config,
                                                      const std::string& fingerprint) {
+  check_pruning(options);
   COTERIE_REQUIRE(options.communicator == nullptr || options.placement.has_value(),
                   "a run on several ranks needs a placement");
   COTERIE_REQUIRE(!options.placement.has_value() || options.moe != MoePath::kReference,
@@ -96,7 +112,9 @@ class Decoder::State {
                               options.weight_type)),
         block_(options.moe == MoePath::kReference
                    ? make_reference_block(config_, weights_)
-                   : make_layer_block(config_, weights_, options_, placements_)) {}
+                   : make_layer_block(config_, weights_, options_, placements_)) {
+    record_.keep_logits = options_.keep_router_logits;
+  }
 
   /// Hidden states [T, H] after the last norm.
   at::Tensor hidden_states(Batch batch, const RoutingHook& hook) {

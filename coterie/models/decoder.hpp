@@ -14,6 +14,7 @@
 #include "coterie/models/checkpoint.hpp"
 #include "coterie/models/model_config.hpp"
 #include "coterie/plan/placement/placement.hpp"
+#include "coterie/plan/pruning/pruning.hpp"
 #include "coterie/run/kernels/kernels.hpp"
 #include "coterie/run/layer/layer.hpp"
 
@@ -38,6 +39,11 @@ struct DecoderOptions {
   /// would, in the same order, to the last bit.
   std::optional<placement::Placement> placement;
   comm::Communicator* communicator = nullptr;  ///< must outlive the decoder
+  /// Limits tokens to few devices of `placement`, which it then needs; kLayer only.
+  std::optional<pruning::Policy> pruning;
+  /// For a policy that replaces experts by similarity.
+  std::optional<pruning::ModelSimilarity> similarity;
+  bool keep_router_logits = false;  ///< LayerRouting::record holds the logits too (kLayer)
 };
 
 /// A batch: token ids, one list a sequence. Lengths may differ and be 0.

@@ -22,6 +22,17 @@ layer::MoeOptions layer_options(const ModelConfig& config, const DecoderOptions&
   return result;
 }
 
+/// The pruner of a MoE layer (counted from 0), or none.
+std::shared_ptr<const pruning::LayerPruner> pruner_of(const DecoderOptions& options,
+                                                      const placement::LayerPlacement& placement,
+                                                      std::size_t moe_layer) {
+  const pruning::PruningOptions& policy = options.pruning->options;
+  const pruning::SimilarityTable* similarity =
+      options.similarity ? &options.similarity->tables[moe_layer] : nullptr;
+  return std::make_shared<pruning::LayerPruner>(placement, policy, policy.budget_of(moe_layer),
+                                                similarity);
+}
+
 std::vector<kernels::ConstMatrixView> views_of(const std::vector<at::Tensor>& matrices) {
   std::vector<kernels::ConstMatrixView> views;
   for (const at::Tensor& matrix : matrices) {
@@ -38,8 +49,12 @@ class LayerBlock final : public MoeBlock {
     for (std::size_t i = 0; i < config.moe_layers.size(); ++i) {
       const std::int32_t number = config.moe_layers[i];
       const LayerWeights& layer = weights.layers[static_cast<std::size_t>(number)];
+      layer::MoeOptions moe = layer_options(config, options, number);
+      if (options.pruning) {
+        moe.pruner = pruner_of(options, placements[i], i);
+      }
       layers_.push_back(std::make_unique<layer::MoeLayer>(
-          layer_options(config, options, number),
+          std::move(moe),
           layer::MoeWeights{view_of(layer.router), views_of(layer.gate_up), views_of(layer.down)},
           placements.empty() ? std::nullopt : std::optional(placements[i]), options.communicator,
           options.execution, workspace));

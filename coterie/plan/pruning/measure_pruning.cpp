@@ -44,13 +44,17 @@ class RowPicks {
   std::vector<float> scores_;
 };
 
+void check_weights(const routing::LayerTrace& layer) {
+  COTERIE_REQUIRE(!layer.counts && !layer.weights.empty(), "layer ", layer.layer,
+                  ": the trace holds no routing weights, which pruning chooses by");
+}
+
 }  // namespace
 
 PruningFigures measure_pruning(const routing::LayerTrace& layer,
                                const placement::LayerPlacement& placement,
                                const PruningOptions& options, const Budget& budget) {
-  COTERIE_REQUIRE(!layer.counts && !layer.weights.empty(), "layer ", layer.layer,
-                  ": the trace holds no routing weights, which pruning chooses by");
+  check_weights(layer);
   const DeviceLimit limit(placement, options.device_choice, budget);
   const placement::ReplicaChooser chooser(placement);
   RowPicks row_picks(layer);
@@ -86,6 +90,18 @@ PruningFigures measure_pruning(const routing::LayerTrace& layer,
     }
   }
   return figures;
+}
+
+void add_layer(ThresholdFit& fit, const routing::LayerTrace& layer,
+               const placement::LayerPlacement& placement, const Budget& bounds) {
+  check_weights(layer);
+  const DeviceLimit limit(placement, DeviceChoice::kKeptMass, bounds);
+  RowPicks row_picks(layer);
+  for (const std::uint32_t row : routing::select_rows(layer, {})) {
+    if (const Picks picks = row_picks.read(row, placement.num_experts); !picks.ids.empty()) {
+      fit.add(limit, picks);
+    }
+  }
 }
 
 }  // namespace coterie::pruning

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "coterie/plan/placement/placement.hpp"
+#include "coterie/plan/pruning/fit_budget.hpp"
 #include "coterie/plan/pruning/pruning_options.hpp"
 #include "coterie/plan/routing/routing.hpp"
 
@@ -31,5 +32,10 @@ struct PruningFigures {
 PruningFigures measure_pruning(const routing::LayerTrace& layer,
                                const placement::LayerPlacement& placement,
                                const PruningOptions& options, const Budget& budget);
+
+/// Adds the tokens of a layer to the fit of a threshold; kBadInput as measure_pruning. `bounds`:
+/// max_devices and min_devices, without a share.
+void add_layer(ThresholdFit& fit, const routing::LayerTrace& layer,
+               const placement::LayerPlacement& placement, const Budget& bounds);
 
 }  // namespace coterie::pruning

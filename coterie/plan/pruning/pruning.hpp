@@ -7,6 +7,7 @@
 #include "coterie/plan/pruning/fit_budget.hpp"
 #include "coterie/plan/pruning/layer_pruner.hpp"
 #include "coterie/plan/pruning/measure_pruning.hpp"
+#include "coterie/plan/pruning/pruning_file.hpp"
 #include "coterie/plan/pruning/pruning_options.hpp"
 #include "coterie/plan/pruning/similarity.hpp"
 #include "coterie/plan/pruning/similarity_file.hpp"
