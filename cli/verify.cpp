@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/commands.hpp"
+#include "cli/verify_cluster.hpp"
 #include "coterie/base/error.hpp"
 #include "coterie/plan/placement/placement.hpp"
 #include "coterie/plan/routing/routing.hpp"
@@ -19,11 +20,13 @@ constexpr const char* kFooter =
     "Checks a placement file by code of its own: every expert has a place, no device is empty or\n"
     "holds an expert twice. With --trace, devices a token and load are counted by brute force and\n"
     "compared with what the file states. SGLang's physical_to_logical_map and vLLM's\n"
-    "expert_to_ep_rank are read too. Exit code 2 if anything is wrong.\n"
+    "expert_to_ep_rank are read too. Of a cluster profile the fits and self-checks are judged.\n"
+    "Exit code 2 if anything is wrong.\n"
     "\n"
     "Examples:\n"
     "  coterie verify placement.json\n"
     "  coterie verify placement.json --trace trace.bin\n"
+    "  coterie verify cluster.json\n"
     "  coterie verify sglang.json --devices 8 --trace trace.bin --json";
 
 struct VerifyFlags {
@@ -167,6 +170,10 @@ class Verification {
 };
 
 void run_verify(const VerifyFlags& flags, Console& console) {
+  if (is_cluster_profile(flags.file)) {
+    verify_cluster_profile(flags.file, console);
+    return;
+  }
   Verification verification(flags);
   if (!flags.traces.empty()) {
     routing::ImportOptions import;
@@ -179,10 +186,10 @@ void run_verify(const VerifyFlags& flags, Console& console) {
 }  // namespace
 
 void add_verify(CLI::App& app, Console& console) {
-  CLI::App* command =
-      app.add_subcommand("verify", "check a placement file, and its figures against a trace");
+  CLI::App* command = app.add_subcommand(
+      "verify", "check a placement, and its figures against a trace, or a cluster profile");
   auto flags = std::make_shared<VerifyFlags>();
-  command->add_option("file", flags->file, "placement file")->required();
+  command->add_option("file", flags->file, "placement file or cluster profile")->required();
   command->add_option("--trace", flags->traces, "routing to count");
   command->add_option("--devices,--ep-size", flags->num_devices,
                       "devices, for files that do not say it");

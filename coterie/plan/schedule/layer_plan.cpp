@@ -104,8 +104,8 @@ Json to_json(const LayerPlan& plan) {
 }
 
 LayerPlan layer_plan_from(const JsonReader& reader) {
-  return {reader.at("schedule").as_string(), phase_plan_from(reader.at("forward")),
-          phase_plan_from(reader.at("backward"))};
+  return {reader.has("schedule") ? reader.at("schedule").as_string() : "",
+          phase_plan_from(reader.at("forward")), phase_plan_from(reader.at("backward"))};
 }
 
 }  // namespace coterie::schedule

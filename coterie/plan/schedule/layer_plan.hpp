@@ -61,7 +61,8 @@ std::vector<double> equal_shares(std::int32_t num_chunks);
 
 Json to_json(const PhasePlan& plan);
 Json to_json(const LayerPlan& plan);
-/// Reads what to_json wrote; kBadInput names the place and the broken law.
+/// Reads what to_json wrote (inside a plan file without the schedule's name); kBadInput names the
+/// place and the broken law.
 LayerPlan layer_plan_from(const JsonReader& reader);
 
 }  // namespace coterie::schedule

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "coterie/base/error.hpp"
+#include "coterie/plan/schedule/advice.hpp"
 #include "tests/plan/cost/sample_profile.hpp"
 
 namespace coterie::schedule {
@@ -102,6 +103,27 @@ TEST(LowerBound, NoScheduleBeatsIt) {
   EXPECT_GT(bound.time_s(), 0);
   EXPECT_FALSE(bound.bound_by().empty());
   EXPECT_EQ(bound.time_s(), std::max({bound.compute_s, bound.inter_node_s, bound.intra_node_s}));
+}
+
+TEST(Advise, RanksWhatWouldHelp) {
+  cost::ClusterProfile profile = cost::sample_profile();
+  const std::vector<RoutingLoad> loads(3, RoutingLoad{8, 2, 4, 1.1, 1.2, 1.5});
+  profile.engines[0].exchange = cost::CostModel(3e-5, 1 / 1e9);  // a slow network
+  const auto slow = advise(kCoterie, shape(), loads, profile);
+  ASSERT_EQ(slow.size(), 6U);
+  EXPECT_EQ(slow.front().name, "inter_node_bandwidth");
+  EXPECT_GT(slow.front().speed_up, 1.5);
+  for (std::size_t i = 1; i < slow.size(); ++i) {
+    EXPECT_LE(slow[i].speed_up, slow[i - 1].speed_up);
+    EXPECT_GE(slow[i].speed_up, 0.99);
+  }
+  profile.products = profile.attention = cost::CostModel(2e-5, 1 / 1e12);  // slow arithmetic
+  profile.engines[0].exchange = cost::CostModel(3e-6, 1 / 400e9);
+  EXPECT_EQ(advise(kCoterie, shape(), loads, profile).front().name, "compute");
+  profile.num_nodes = 1;
+  for (const Advice& advice : advise(kCoterie, shape(), loads, profile)) {
+    EXPECT_NE(advice.name, "inter_node_bandwidth");
+  }
 }
 
 }  // namespace
