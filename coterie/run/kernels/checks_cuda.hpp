@@ -47,7 +47,7 @@ inline void require_aligned(const char* operation, const char* argument, const v
                   "address ", pointer, ", row stride ", stride_bytes, " bytes");
 }
 
-/// What this room asks about the current GPU. Cheap: the runtime keeps the answers.
+/// What this room asks about the current GPU.
 struct DeviceFacts {
   int major = 0;  ///< of the compute capability
   int minor = 0;
@@ -55,17 +55,40 @@ struct DeviceFacts {
 };
 
 inline DeviceFacts current_device() {
+  thread_local int known = -1;
+  thread_local DeviceFacts facts;
   int device = 0;
-  DeviceFacts facts;
   require_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  require_cuda(cudaDeviceGetAttribute(&facts.major, cudaDevAttrComputeCapabilityMajor, device),
-               "cudaDeviceGetAttribute");
-  require_cuda(cudaDeviceGetAttribute(&facts.minor, cudaDevAttrComputeCapabilityMinor, device),
-               "cudaDeviceGetAttribute");
-  require_cuda(
-      cudaDeviceGetAttribute(&facts.num_processors, cudaDevAttrMultiProcessorCount, device),
-      "cudaDeviceGetAttribute");
+  if (device == known) {
+    return facts;
+  }
+  const auto ask = [&](int& fact, cudaDeviceAttr attribute) {
+    require_cuda(cudaDeviceGetAttribute(&fact, attribute, device), "cudaDeviceGetAttribute");
+  };
+  ask(facts.major, cudaDevAttrComputeCapabilityMajor);
+  ask(facts.minor, cudaDevAttrComputeCapabilityMinor);
+  ask(facts.num_processors, cudaDevAttrMultiProcessorCount);
+  known = device;
   return facts;
+}
+
+/// Lets a kernel have more dynamic shared memory than the usual 48 KiB, on the current GPU.
+template <auto kKernel>
+void allow_shared(const char* what, std::size_t bytes) {
+  thread_local int known = -1;
+  thread_local std::size_t allowed = 48U * 1024U;
+  int device = 0;
+  require_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  if (device != known) {
+    allowed = 48U * 1024U;
+    known = device;
+  }
+  if (bytes > allowed) {
+    require_cuda(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(bytes)),
+                 what);
+    allowed = bytes;
+  }
 }
 
 inline std::int64_t divide_up(std::int64_t a, std::int64_t b) {

@@ -64,9 +64,23 @@ __device__ inline bool barrier_try_wait(std::uint32_t barrier, std::uint32_t par
   return done != 0;
 }
 
+/// In builds with COTERIE_CUDA_DELAYS a warp stops here for up to 2 us, one time in 16, so that
+/// tests meet orders of events that the usual timing hides.
+__device__ inline void random_delay() {
+#ifdef COTERIE_CUDA_DELAYS
+  const unsigned warp = blockIdx.x * 32U + threadIdx.x / 32U;
+  unsigned hash = (static_cast<unsigned>(clock64()) + warp * 40503U) * 2654435761U;
+  hash ^= hash >> 15;
+  if (hash % 16 == 0) {
+    __nanosleep(hash / 16 % 2000);
+  }
+#endif
+}
+
 /// Waits until the phase of that parity is complete.
 __device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity,
                                     const Watchdog& watchdog) {
+  random_delay();
 #ifdef COTERIE_CUDA_WATCHDOG
   const long long start = clock64();
   while (!barrier_try_wait(barrier, parity)) {

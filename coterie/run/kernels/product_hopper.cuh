@@ -170,7 +170,6 @@ __device__ inline void consume(const ProductArguments& task, std::uint32_t share
     release<Shape>(empty + 8 * last_stage);
     store_rows<Shape>(d, {tile, first_row, staging}, task);
   }
-  wait_stores();
 }
 
 template <typename Shape>

@@ -40,12 +40,6 @@ std::int64_t max_tiles(const GroupedProduct& task, int rows, int columns) {
          divide_up(task.columns, columns);
 }
 
-template <typename Kernel>
-void allow_shared(Kernel kernel, int bytes) {
-  require_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-               "grouped product: shared memory");
-}
-
 ProductArguments arguments_of(const GroupedProduct& task, const ProductOptions& options) {
   ProductArguments arguments{};
   arguments.x = task.x;
@@ -76,7 +70,7 @@ void launch(const GroupedProduct& task, const ProductArguments& arguments, Strea
     x_map = make_map<2>(task.x.data[0], {task.depth, task.x_rows}, {task.x.stride_bytes[0] / 2},
                         kTileRows, kPromotion);
   }
-  allow_shared(product_kernel<Shape>, Shape::kSharedBytes);
+  allow_shared<product_kernel<Shape>>("grouped product", Shape::kSharedBytes);
   const std::int64_t tiles = max_tiles(task, kTileRows, Shape::kTileColumns);
   const std::int64_t blocks =
       std::min(divide_up(tiles, Shape::kCluster) * Shape::kCluster,
@@ -87,21 +81,33 @@ void launch(const GroupedProduct& task, const ProductArguments& arguments, Strea
       stream, x_map, w_map, arguments);
 }
 
-template <bool kGated, bool kGather, int kRows>
+template <typename Shape>
 void launch_few(const GroupedProduct& task, const ProductArguments& arguments, Stream stream) {
-  using Shape = FewShape<kGated, kGather, kRows>;
-  const std::int64_t halves = kGated ? 2 : 1;
+  const std::int64_t halves = Shape::kGated ? 2 : 1;
   const std::int64_t matrix = task.columns * task.depth;
-  const CUtensorMap w_map =
+  const CUtensorMap map =
       make_map<5>(task.weights, {task.depth, 8, halves, task.columns / 8, task.num_experts},
                   {task.depth, matrix, 8 * task.depth, halves * matrix},
                   {8, static_cast<int>(halves), Shape::kTileColumns / 8, 1}, kPromotion);
-  allow_shared(few_kernel<Shape>, Shape::kSharedBytes);
-  const std::int64_t blocks = std::min(max_tiles(task, kRows, Shape::kTileColumns),
+  allow_shared<few_kernel<Shape>>("grouped product, few rows", Shape::kSharedBytes);
+  const std::int64_t blocks = std::min(max_tiles(task, Shape::kRows, Shape::kTileColumns),
                                        std::int64_t{current_device().num_processors});
   launch_overlapped("grouped product, few rows", few_kernel<Shape>,
-                    {static_cast<unsigned>(blocks), kFewThreads, Shape::kSharedBytes}, stream,
-                    w_map, arguments);
+                    {static_cast<unsigned>(blocks), Shape::kThreads, Shape::kSharedBytes}, stream,
+                    map, arguments);
+}
+
+/// With two consumers where that leaves each processor six tiles or more.
+template <bool kGated, bool kGather, int kRows>
+void launch_few_rows(const GroupedProduct& task, const ProductArguments& arguments, Stream stream) {
+  using Two = FewShape<kGated, kGather, kRows, 2>;
+  const std::int64_t tiles =
+      std::min(task.num_experts, task.max_rows) * divide_up(task.columns, Two::kTileColumns);
+  if (tiles >= std::int64_t{6} * current_device().num_processors) {
+    launch_few<Two>(task, arguments, stream);
+  } else {
+    launch_few<FewShape<kGated, kGather, kRows, 1>>(task, arguments, stream);
+  }
 }
 
 template <bool kGated, bool kGather>
@@ -112,11 +118,11 @@ void launch_tiles(const GroupedProduct& task, Tiles tiles, const ProductArgument
   } else if (tiles == Tiles::kNarrow) {
     launch<ProductShape<kGated, kGather, false>>(task, arguments, stream);
   } else if (task.max_rows <= 4 * task.num_experts) {  // twice the average, more is rare
-    launch_few<kGated, kGather, 8>(task, arguments, stream);
+    launch_few_rows<kGated, kGather, 8>(task, arguments, stream);
   } else if (task.max_rows <= 8 * task.num_experts) {
-    launch_few<kGated, kGather, 16>(task, arguments, stream);
+    launch_few_rows<kGated, kGather, 16>(task, arguments, stream);
   } else {
-    launch_few<kGated, kGather, 32>(task, arguments, stream);
+    launch_few_rows<kGated, kGather, 32>(task, arguments, stream);
   }
 }
 

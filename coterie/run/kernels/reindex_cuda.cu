@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "coterie/run/kernels/overlap.cuh"
@@ -11,6 +12,7 @@ constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBatch = 8;  // pairs a lane has under way
 constexpr std::int64_t kMaxBlocks = 128;
+constexpr int kMaxStaged = 8192;       // pairs of a block whose tokens fit in shared memory
 constexpr std::int64_t kAlone = 1024;  // pairs that one block sorts on its own
 
 /// Pairs that one of up to 128 blocks sorts: a multiple of its threads.
@@ -24,22 +26,57 @@ struct SortArguments {
   int pairs_per_block;
   int top_k;
   int num_experts;
+  int id_bits;           // that hold 0 to E, E standing for none
   std::int32_t* counts;  // [blocks, stride]
   int stride;            // E rounded up to a multiple of 4
   ReindexLists lists;
   Faults* faults;
 };
 
-/// The expert of a pair, -1 if it has none; bad ids are reported.
-__device__ int judge(const SortArguments& task, int pair, int id) {
-  const int slot = pair % task.top_k;
-  bool bad = id < -1 || id >= task.num_experts;
-  bool twice = false;
+/// Which lanes of each of `kCount` rows of pairs have the same expert as this one. By one vote a
+/// bit of the number: the matching instruction goes through different values one by one.
+template <int kCount>
+__device__ void match_experts(const int (&expert)[kCount], const SortArguments& task,
+                              unsigned (&equal)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    equal[i] = ~0U;
+  }
+  for (int bit = 0; bit < task.id_bits; ++bit) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int key = expert[i] < 0 ? task.num_experts : expert[i];
+      const bool one = (key >> bit & 1) != 0;
+      const unsigned votes = __ballot_sync(~0U, one);
+      equal[i] &= one ? votes : ~votes;
+    }
+  }
+}
+
+/// Whether an earlier slot of the pair's token has the same id. Whole warps call it, with 32
+/// neighbouring pairs.
+__device__ bool is_repeated(const SortArguments& task, int pair, int slot, int id) {
+  bool repeated = false;
+  if (32 % task.top_k == 0) {  // the warp holds whole tokens
+    for (int j = 1; j < task.top_k; ++j) {
+      repeated |= __shfl_up_sync(~0U, id, static_cast<unsigned>(j)) == id && j <= slot;
+    }
+    return repeated;
+  }
 #pragma unroll 8
   for (int j = 1; j < task.top_k; ++j) {
-    twice |= task.ids[max(pair - j, 0)] == id && j <= slot;
+    const int other = min(max(pair - j, 0), task.num_pairs - 1);
+    repeated |= task.ids[other] == id && j <= slot;
   }
-  bad |= twice && id >= 0;
+  return repeated;
+}
+
+/// The expert of a pair, -1 if it has none or there is no such pair; bad ids are reported. Whole
+/// warps call it, with 32 neighbouring pairs.
+__device__ int judge(const SortArguments& task, int pair, int id) {
+  const int slot = pair % task.top_k;
+  const bool repeated = is_repeated(task, pair, slot, id);
+  const bool bad = id < -1 || id >= task.num_experts || (repeated && id >= 0);
   if (bad && task.faults != nullptr) {
     atomicAdd(&task.faults->num_bad_ids, 1U);
     atomicMin(reinterpret_cast<long long*>(&task.faults->first_bad_id),
@@ -58,7 +95,8 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const SortArguments tas
   __syncthreads();
   const int first = blockIdx.x * task.pairs_per_block;
   const int last = min(first + task.pairs_per_block, task.num_pairs);
-  for (int base = first + threadIdx.x; base < last; base += kBatch * kThreads) {
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int base = first + thread; base - thread < last; base += kBatch * kThreads) {
     int id[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
@@ -67,8 +105,11 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const SortArguments tas
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int pair = base + i * kThreads;
+      if (pair - thread % 32 >= last) {
+        break;  // the whole warp is past its pairs
+      }
+      const int e = judge(task, pair, id[i]);
       if (pair < last) {
-        const int e = judge(task, pair, id[i]);
         task.lists.pos_of[pair] = e;
         if (e >= 0) {
           atomicAdd(&histogram[e], 1);
@@ -147,10 +188,7 @@ __device__ void rank_pairs(const SortArguments& task, int first, int last, std::
       expert[i] = pair < last ? __ldcg(task.lists.pos_of + pair) : -1;
     }
     unsigned equal[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      equal[i] = __match_any_sync(~0U, expert[i]);
-    }
+    match_experts(expert, task, equal);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int e = expert[i];
@@ -168,52 +206,106 @@ __device__ void rank_pairs(const SortArguments& task, int first, int last, std::
   }
 }
 
+/// Shared memory of place_kernel.
+struct PlaceMemory {
+  std::int32_t* offset;  // [stride] first row of each expert
+  std::int32_t* shift;   // [stride] from a place in the block's own order to a row
+  std::int32_t* own;    // [stride] pairs of each expert in this block, then the first place of them
+  std::int32_t* next;   // [warps, E] pairs of each warp's share, then the first place of them
+  std::int32_t* token;  // [pairs of a block, if staged] in the block's own order
+  std::int32_t* row;    // likewise
+  std::int32_t* total;  // pairs of this block that have an expert
+
+  __device__ PlaceMemory(std::int32_t* memory, const SortArguments& task)
+      : offset(memory + 4),
+        shift(offset + task.stride),
+        own(shift + task.stride),
+        next(own + task.stride),
+        token(next + kWarps * task.num_experts),
+        row(token + task.pairs_per_block),
+        total(memory) {}
+};
+
+/// Turns counts into places: rows of experts in all, and of this block's warps in its own order.
+__device__ void find_places(const SortArguments& task, const PlaceMemory& memory) {
+  for (int e = threadIdx.x; e < task.num_experts; e += kThreads) {
+    int count = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      count += memory.next[w * task.num_experts + e];
+    }
+    memory.own[e] = count;
+  }
+  sum_counts(task, memory.offset, memory.shift);
+  if (threadIdx.x < 32) {
+    const int num_rows = first_rows(task.num_experts, memory.offset);
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      task.lists.expert_offsets[task.num_experts] = num_rows;
+    }
+  } else if (threadIdx.x < 64) {
+    const int num_own = first_rows(task.num_experts, memory.own);
+    if (threadIdx.x == 32) {
+      *memory.total = num_own;
+    }
+  }
+  __syncthreads();
+  for (int e = threadIdx.x; e < task.num_experts; e += kThreads) {
+    if (blockIdx.x == 0) {
+      task.lists.expert_offsets[e] = memory.offset[e];
+    }
+    int place = memory.own[e];
+    memory.shift[e] += memory.offset[e] - place;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const int count = memory.next[w * task.num_experts + e];
+      memory.next[w * task.num_experts + e] = place;
+      place += count;
+    }
+  }
+  __syncthreads();
+}
+
 /// Gives every pair its row: the rank within its warp's share plus the pairs of earlier warps and
-/// blocks. Stable, hence deterministic.
+/// blocks. Stable, hence deterministic. Staged, the block's tokens are put in order in shared
+/// memory first, so that neighbours of one expert leave together: a lone word costs as much as a
+/// line.
+template <bool kStaged>
 __global__ void __launch_bounds__(kThreads) place_kernel(const SortArguments task) {
   begin_after_previous();
-  extern __shared__ std::int32_t memory[];
-  std::int32_t* const offset = memory;                // [stride]
-  std::int32_t* const before = memory + task.stride;  // [stride]
-  std::int32_t* const next = before + task.stride;    // [warps, E]
+  extern __shared__ std::int32_t words[];
+  const PlaceMemory memory(words, task);
   for (int i = threadIdx.x; i < kWarps * task.num_experts; i += kThreads) {
-    next[i] = 0;
+    memory.next[i] = 0;
   }
   __syncthreads();
   const int warp = threadIdx.x / 32;
   const int share = task.pairs_per_block / kWarps;  // a multiple of 32
   const int first = blockIdx.x * task.pairs_per_block + warp * share;
   const int last = min(first + share, task.num_pairs);
-  std::int32_t* const mine = next + warp * task.num_experts;
+  std::int32_t* const mine = memory.next + warp * task.num_experts;
   rank_pairs(task, first, last, mine);
-  sum_counts(task, offset, before);
-  if (threadIdx.x < 32) {
-    const int num_rows = first_rows(task.num_experts, offset);
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-      task.lists.expert_offsets[task.num_experts] = num_rows;
-    }
-  }
   __syncthreads();
-  for (int e = threadIdx.x; e < task.num_experts; e += kThreads) {
-    int row = offset[e] + before[e];
-    if (blockIdx.x == 0) {
-      task.lists.expert_offsets[e] = offset[e];
-    }
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const int count = next[w * task.num_experts + e];
-      next[w * task.num_experts + e] = row;
-      row += count;
-    }
-  }
-  __syncthreads();
+  find_places(task, memory);
 #pragma unroll 8
   for (int pair = first + static_cast<int>(threadIdx.x) % 32; pair < last; pair += 32) {
     const int ranked = task.lists.pos_of[pair];
     if (ranked >= 0) {
-      const int row = mine[ranked & 1023] + (ranked >> 10);
+      const int e = ranked & 1023;
+      const int place = mine[e] + (ranked >> 10);
+      const int row = place + memory.shift[e];
       task.lists.pos_of[pair] = row;
-      task.lists.row_token[row] = pair / task.top_k;
+      if (kStaged) {
+        memory.token[place] = pair / task.top_k;
+        memory.row[place] = row;
+      } else {
+        task.lists.row_token[row] = pair / task.top_k;
+      }
+    }
+  }
+  if (kStaged) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < *memory.total; i += kThreads) {
+      task.lists.row_token[memory.row[i]] = memory.token[i];
     }
   }
 }
@@ -251,8 +343,11 @@ __global__ void __launch_bounds__(kAlone) alone_kernel(const SortArguments task)
     counts[i] = 0;
   }
   begin_after_previous();
-  const int e = thread < task.num_pairs ? judge(task, thread, task.ids[thread]) : -1;
-  const unsigned equal = __match_any_sync(~0U, e);
+  const int e = judge(task, thread, thread < task.num_pairs ? task.ids[thread] : -1);
+  const int own[1] = {e};
+  unsigned match[1];
+  match_experts(own, task, match);
+  const unsigned equal = match[0];
   const int rank = __popc(equal & ((1U << thread % 32) - 1U));
   __syncthreads();
   if (e >= 0 && rank == 0) {
@@ -289,16 +384,6 @@ __global__ void __launch_bounds__(kAlone) alone_kernel(const SortArguments task)
   }
 }
 
-/// Lets a kernel have more shared memory than the usual 48 KiB.
-template <typename Kernel>
-void allow_shared(Kernel kernel, unsigned bytes) {
-  if (bytes > 48U * 1024U) {
-    require_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(bytes)),
-                 "build_reindex: shared memory");
-  }
-}
-
 void sort_alone(const SortArguments& task, Stream stream) {
   const std::int64_t threads = divide_up(std::max({task.num_pairs, task.num_experts, 1}), 32) * 32;
   const auto num_warps = static_cast<unsigned>(divide_up(task.num_pairs, 32));
@@ -312,10 +397,19 @@ void sort_alone(const SortArguments& task, Stream stream) {
 void sort_in_blocks(const SortArguments& task, Stream stream) {
   const auto blocks = static_cast<unsigned>(divide_up(task.num_pairs, task.pairs_per_block));
   const auto row = static_cast<unsigned>(task.stride) * 4U;
-  const unsigned shared = row * (2 + kWarps);
-  allow_shared(place_kernel, shared);
+  const bool staged = task.pairs_per_block <= kMaxStaged;
+  const unsigned shared =
+      16U + row * (3 + kWarps) + (staged ? static_cast<unsigned>(task.pairs_per_block) * 8U : 0U);
   launch_overlapped("build_reindex", count_kernel, {blocks, kThreads, row}, stream, task);
-  launch_overlapped("build_reindex", place_kernel, {blocks, kThreads, shared}, stream, task);
+  if (staged) {
+    allow_shared<place_kernel<true>>("build_reindex", shared);
+    launch_overlapped("build_reindex", place_kernel<true>, {blocks, kThreads, shared}, stream,
+                      task);
+  } else {
+    allow_shared<place_kernel<false>>("build_reindex", shared);
+    launch_overlapped("build_reindex", place_kernel<false>, {blocks, kThreads, shared}, stream,
+                      task);
+  }
 }
 
 }  // namespace
@@ -341,15 +435,17 @@ void build_reindex(const Reindex& task, Stream stream) {
   }
   require_pointer(what, "workspace", task.workspace);
   require_aligned(what, "workspace", task.workspace, 0);
-  const SortArguments arguments{task.ids,
-                                static_cast<int>(num_pairs),
-                                static_cast<int>(pairs_per_block(num_pairs)),
-                                task.top_k,
-                                task.num_experts,
-                                static_cast<std::int32_t*>(task.workspace),
-                                static_cast<int>(divide_up(task.num_experts, 4)) * 4,
-                                task.lists,
-                                task.faults};
+  const SortArguments arguments{
+      task.ids,
+      static_cast<int>(num_pairs),
+      static_cast<int>(pairs_per_block(num_pairs)),
+      task.top_k,
+      task.num_experts,
+      static_cast<int>(std::bit_width(static_cast<unsigned>(task.num_experts))),
+      static_cast<std::int32_t*>(task.workspace),
+      static_cast<int>(divide_up(task.num_experts, 4)) * 4,
+      task.lists,
+      task.faults};
   if (num_pairs <= kAlone) {
     sort_alone(arguments, stream);
   } else {

@@ -56,27 +56,6 @@ __device__ inline void load_box_to_all(std::uint32_t to, const CUtensorMap* map,
       : "memory");
 }
 
-/// Copies `bytes` (a multiple of 16) from shared to global memory, asynchronously.
-__device__ inline void store_bytes(void* to, std::uint32_t from, std::uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
-               "r"(bytes)
-               : "memory");
-}
-
-__device__ inline void commit_stores() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-/// Waits until this thread's stores have read their shared memory.
-__device__ inline void wait_stores_read() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
-/// Waits until this thread's stores are complete.
-__device__ inline void wait_stores() {
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
-
 /// Copies 16 bytes from global to shared memory, or writes 16 zero bytes if not `valid`.
 __device__ inline void copy_16(std::uint32_t to, const void* from, bool valid) {
   const std::uint32_t bytes = valid ? 16U : 0U;
