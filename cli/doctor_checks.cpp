@@ -158,8 +158,21 @@ DoctorCheck check_gpus() {
                   : first;
     }
   }
-  return {"GPUs", State::kOk,
-          count == 0 ? "none (not needed)" : std::to_string(count) + " x " + first, ""};
+  if (count == 0) {
+    return {"GPUs", State::kOk, "none (not needed)", ""};
+  }
+  const std::string found = std::to_string(count) + " x " + first + "; ";
+  if (!kernels::cuda::is_built()) {
+    return {"GPUs", State::kOk, found + "this build has no GPU kernels", ""};
+  }
+  try {
+    return {"GPUs", State::kOk,
+            found + to_string(kernels::cuda::choose_path(kernels::cuda::Path::kAutomatic,
+                                                         kernels::DType::kBfloat16)),
+            ""};
+  } catch (const Error& error) {
+    return {"GPUs", State::kFail, found + error.what(), "unset COTERIE_GPU_KERNELS"};
+  }
 }
 
 DoctorCheck check_cache() {

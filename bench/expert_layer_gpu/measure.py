@@ -1,26 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times the expert layer beside torch's grouped_mm, one shape at a time, after proving it equal.
+"""Times the forward expert layer of one shape beside its peers, after proving it equal.
 
-  python3 measure.py LIBRARY BASELINES [--shapes olmoe,...] [--tokens 1024,...] [--tiles wide,narrow]
+  python3 measure.py LIBRARY BASELINES SHAPE --out FILE [--cases 16384,16384:zipf,4096:one] [--kernels auto]
 
-BASELINES is the file that holds the peers (routing, weights, grouped_mm plain and with fused glue).
-Eager back-to-back calls in groups of about 35 ms, the median of three; systems in two opposite
-orders, the two medians averaged; up to 256 tokens, and for our parts, replays of a CUDA graph. bf16,
-uniform routing unless --zipf. TFLOP/s count 6 T k d n.
+A case is tokens[:routing]: uniform, zipf (popularity rank^-1.1), one (every token on one expert, k = 1).
+Each case is a line of FILE; cases that FILE holds already are left out, so that a broken run goes on
+where it stopped. BASELINES is the file with the peers, their routing and timers.
+
+Up to 256 tokens: one CUDA graph of eight layer calls on eight routings (seeds 100 to 107, one token:
+disjoint experts), so that weights come from memory; above: eager calls back to back in groups of 35
+ms, the median of three. All systems in two opposite orders, the two medians averaged. bf16;
+TFLOP/s count 6 T k d n; floor = the larger of FLOPs over a large product's rate and bytes over the
+read-only rate, both of this run.
 """
 import argparse
+import hashlib
 import importlib.util
 import json
+import os
 import statistics
 import sys
 import time
 
 import torch
 
-from ours import DEVICE, Layer, Library
+from ours import DEVICE, PATHS, Layer, Library
 from verify import Lists, compare, fail_unless
 
 BF16 = torch.bfloat16
+SMALL = 256
+CASES = "1,4,16,64,256,1024,4096,16384,65536,16384:zipf,4096:zipf,16384:one"
+MIXTRAL_CASES = "1,4,16,64,256,1024,4096,8192,65536,8192:zipf,8192:one"
 
 
 def load(path):
@@ -28,33 +38,6 @@ def load(path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def dense_call(tokens, top_k, gate_up, down):
-    """Two plain products of the same work."""
-    rows = tokens * top_k
-    a = torch.randn(rows, gate_up.shape[2], device=DEVICE).to(BF16)
-    b = torch.randn(rows, down.shape[2], device=DEVICE).to(BF16)
-    w1, w2 = gate_up.detach()[0].t(), down.detach()[0].t()
-    return lambda: (a @ w1, b @ w2)
-
-
-def parts_us(base, library, layer, x, ids, weights):
-    """Device time of each of our steps, each alone in a graph of ten."""
-    s = layer.sizes
-    lists = Lists(library, s, ids)
-    pairs = ids.numel()
-    inner = torch.empty(pairs, s.intermediate, device=DEVICE, dtype=BF16)
-    rows = torch.empty(pairs, s.hidden, device=DEVICE, dtype=BF16)
-    y = torch.empty_like(x)
-    memory = torch.empty(128 * s.num_experts * 4, device=DEVICE, dtype=torch.uint8)
-    steps = {
-        "sort": lambda: library.reindex(s, ids, lists.offsets, lists.row_token, lists.pos_of, memory, None),
-        "up": lambda: library.grouped_up(s, x, lists.row_token, lists.offsets, layer.gate_up, inner),
-        "down": lambda: library.grouped_down(s, inner, lists.offsets, layer.down, rows),
-        "merge": lambda: library.merge_rows(s, rows, lists.pos_of, weights, y, 0),
-    }
-    return {name: base.graph_ms([step] * 10, groups=3, reps=2) * 1e3 for name, step in steps.items()}
 
 
 def ceilings(base):
@@ -71,114 +54,185 @@ def ceilings(base):
     return {"copy": copy, "read": read, "product": product}
 
 
-def measure(base, library, shape, tokens, tiles, zipf, weights_of):
+def dense_call(rows, gate_up, down):
+    """Two plain products of the same work."""
+    a = torch.randn(rows, gate_up.shape[2], device=DEVICE).to(BF16)
+    b = torch.randn(rows, down.shape[2], device=DEVICE).to(BF16)
+    w1, w2 = gate_up.detach()[0].t(), down.detach()[0].t()
+    return lambda: (a @ w1, b @ w2)
+
+
+def routings(base, case, shape, seeds):
+    """(x, ids, weights) for each seed."""
+    d, _, experts, k = base.SHAPES[shape]
+    tokens, kind = case
+    found = []
+    for seed in seeds:
+        x = torch.randn(tokens, d, device=DEVICE).to(BF16)
+        if kind == "one":
+            ids = torch.full((tokens, 1), 5 % experts, device=DEVICE)
+            weights = torch.ones(tokens, 1, device=DEVICE, dtype=BF16)
+        else:
+            disjoint = seed - 100 if tokens == 1 else None
+            ids, weights = base.routing(tokens, experts, k, seed, 1.1 if kind == "zipf" else 0.0, disjoint=disjoint)
+        found.append((x, ids, weights))
+    return found
+
+
+def peers_of(base, gate_up, down, k, tokens, names):
+    """Systems of BASELINES that load here, by name; what does not load says why."""
+    makers = {"gmm+glue": lambda: base.GroupedFused(gate_up, down, k), "gmm": lambda: base.Grouped(gate_up, down, k),
+              "hf-gmm": lambda: base.HF(gate_up, down, k, "grouped_mm"), "vllm": lambda: base.VLLM(gate_up, down, k)}
+    if tokens <= 64:
+        makers["hf-bmm"] = lambda: base.HF(gate_up, down, k, "batched_mm")
+    peers = {}
+    if tokens * k * gate_up.shape[1] >= 2**31:
+        del makers["vllm"]  # its offsets are 32-bit: it reads outside of its memory and takes the process with it
+    for name, make in makers.items():
+        if names and name not in names:
+            continue
+        try:
+            peers[name] = make()
+        except Exception as error:  # a peer that is absent is a row less, not a failure
+            print(f"   without {name}: {type(error).__name__} {str(error)[:100]}", flush=True)
+    return peers
+
+
+def best_vllm(base, peer, call, timer, configurations):
+    """The fastest of its default and some tile configurations, which stays set."""
+    best = (timer(call), None)
+    for configuration in configurations:
+        peer.set(configuration)
+        try:
+            best = min(best, (timer(call), configuration), key=lambda pair: pair[0])
+        except Exception as error:
+            print("   vllm", list(configuration.values()), type(error).__name__, flush=True)
+    peer.set(best[1])
+    return best[1]
+
+
+def parts_us(base, library, layer, x, ids, weights):
+    """Device time of each of our steps, each alone in a graph of ten."""
+    s = layer.sizes
+    lists = Lists(library, s, ids)
+    inner = torch.empty(ids.numel(), s.intermediate, device=DEVICE, dtype=BF16)
+    rows = torch.empty(ids.numel(), s.hidden, device=DEVICE, dtype=BF16)
+    y = torch.empty_like(x)
+    memory = torch.empty(128 * s.num_experts * 4, device=DEVICE, dtype=torch.uint8)
+    steps = {
+        "sort": lambda: library.reindex(s, ids, lists.offsets, lists.row_token, lists.pos_of, memory, None),
+        "up": lambda: library.grouped_up(s, x, lists.row_token, lists.offsets, layer.gate_up, inner),
+        "down": lambda: library.grouped_down(s, inner, lists.offsets, layer.down, rows),
+        "merge": lambda: library.merge_rows(s, rows, lists.pos_of, weights, y, 0),
+    }
+    count = 10 if ids.numel() * s.hidden * s.intermediate < 2**40 else 2
+    return {name: base.graph_ms([step] * count, groups=3, reps=2) * 1e3 for name, step in steps.items()}
+
+
+def prove(layer, base, x, ids, weights, matrices):
+    """Our result against fp32, output and workspace poisoned."""
+    layer.memory.fill_(0xFF)
+    y = layer(x, ids.to(torch.int32), weights.float(), out=torch.full_like(x, float("nan")))
+    return compare(y, base.reference(x, ids, weights, *matrices), "layer")
+
+
+def measure(base, library, shape, case, matrices, rates, arguments):
     d, n, experts, k = base.SHAPES[shape]
-    gate_up, down = weights_of
-    x = torch.randn(tokens, d, device=DEVICE).to(BF16)
-    ids, weights = base.routing(tokens, experts, k, 11, zipf)
-    ids32, weights32 = ids.to(torch.int32), weights.float()
-    layers = {f"ours-{c}": Layer(library, gate_up, down, k, tokens, c) for c in tiles}
-    few = min(tokens, 256)  # equality first
-    want = base.reference(x[:few], ids[:few], weights[:few], gate_up.detach(), down.detach())
-    errors = {}
-    for name, layer in layers.items():
-        y = torch.full_like(x, float("nan"))
-        layer(x, ids32, weights32, out=y)
-        fail_unless(bool(torch.isfinite(y).all()), name, "left poison")
-        errors[name] = compare(y[:few], want, name)
-    calls = {name: (lambda layer=layer: layer(x, ids32, weights32)) for name, layer in layers.items()}
-    glue, plain = base.GroupedFused(gate_up, down, k), base.Grouped(gate_up, down, k)
-    calls["gmm+glue"] = lambda: glue(x, ids, weights)
-    calls["gmm"] = lambda: plain(x, ids, weights)
-    calls["dense"] = dense_call(tokens, k, gate_up, down)
+    tokens, kind = case
+    k = 1 if kind == "one" else k
+    small = tokens <= SMALL
+    sets = routings(base, case, shape, range(100, 108) if small else [11])
+    gate_up, down = (w.detach() for w in matrices)
+    layer = Layer(library, gate_up, down, k, tokens, path=arguments.kernels)
+    error = prove(layer, base, *sets[0], (gate_up, down))
+    torch.cuda.empty_cache()
+    ours = [(x, ids.to(torch.int32), weights.float()) for x, ids, weights in sets]
+    calls = {"ours": [lambda s=s: layer(*s) for s in ours]}
+    peers = peers_of(base, *matrices, k, tokens, arguments.peers)
+    for name, peer in peers.items():
+        calls[name] = [lambda peer=peer, s=(x, *base.ids(peer, ids, weights)): peer(*s) for x, ids, weights in sets]
+    if not small:
+        calls["dense"] = [dense_call(tokens * k, gate_up, down)]
+    timer = (lambda fns: base.graph_ms(fns) * 1e3) if small else (lambda fns: base.loop_ms(fns[0]) * 1e3)
     times = {name: [] for name in calls}
+    chosen = None
     with torch.no_grad():
+        if "vllm" in peers and not arguments.quick:
+            chosen = best_vllm(base, peers["vllm"], calls["vllm"], timer, base.V_SMALL if small else base.V_LARGE[:2])
         for order in (list(calls), list(calls)[::-1]):
             for name in order:
-                times[name].append(base.loop_ms(calls[name]))
-        graphs = {name: base.graph_ms([calls[name]] * 4, groups=3, reps=3) for name in calls if tokens <= 4096}
-        parts = {name: parts_us(base, library, layer, x, ids32, weights32) for name, layer in layers.items()}
-    flops = 6 * tokens * k * d * n
-    result = {"shape": shape, "tokens": tokens, "zipf": zipf, "errors": errors, "parts_us": parts,
-              "ms": {name: statistics.mean(t) for name, t in times.items()}, "runs_ms": times, "graph_ms": graphs}
-    print(f"{shape} T={tokens}{' zipf' if zipf else ''}: " + " | ".join(
-        f"{name} {t:.3f} ms {flops / t / 1e9:.0f}" + (f" (graph {graphs[name]:.3f} {flops / graphs[name] / 1e9:.0f})" if name in graphs else "")
-        for name, t in result["ms"].items()), flush=True)
-    for name, part in parts.items():
-        up, down_ = 4 * tokens * k * d * n / part["up"] / 1e6, 2 * tokens * k * d * n / part["down"] / 1e6
-        print(f"   {name} us: " + ", ".join(f"{step} {us:.1f}" for step, us in part.items()) +
-              f"  (up {up:.0f}, down {down_:.0f} TFLOP/s; error {errors[name]:.1e})", flush=True)
+                try:
+                    times[name].append(timer(calls[name]))
+                except Exception as problem:
+                    print(f"   {name}: {type(problem).__name__} {str(problem)[:100]}", flush=True)
+                    torch.cuda.empty_cache()
+        parts = parts_us(base, library, layer, *ours[0])
+    us = {name: statistics.mean(t) for name, t in times.items() if t}
+    active = statistics.mean(int(ids.unique().numel()) for _, ids, _ in sets)
+    flops, weight_bytes = 6 * tokens * k * d * n, 6 * active * d * n
+    size = weight_bytes + 2 * (2 * tokens * d + 2 * tokens * k * (n + d))
+    floor = max(flops / rates["product"] / 1e6, size / rates["read"] / 1e6)
+    result = {"shape": shape, "tokens": tokens, "routing": kind, "error": error, "active": active, "us": us, "runs_us": times,
+              "parts_us": parts, "floor_us": floor, "weights_us": weight_bytes / rates["read"] / 1e6, "vllm_tiles": chosen,
+              "kernels": library.path_of(layer.sizes), "library": arguments.hash}
+    report(result, flops, weight_bytes)
     return result
 
 
-def measure_decode(base, library, shape, tokens, tiles, weights_of):
-    """One graph of eight layer calls on eight routings, so that weights come from memory."""
-    d, n, experts, k = base.SHAPES[shape]
-    gate_up, down = weights_of
-    sets = []
-    for i in range(base.SETS):
-        x = torch.randn(tokens, d, device=DEVICE).to(BF16)
-        ids, weights = base.routing(tokens, experts, k, 100 + i, disjoint=i if tokens == 1 else None)
-        sets.append((x, ids, weights, ids.to(torch.int32), weights.float()))
-    active = statistics.mean(int(s[1].unique().numel()) for s in sets)
-    layers = {f"ours-{c}": Layer(library, gate_up, down, k, tokens, c) for c in tiles}
-    calls, errors = {}, {}
-    for name, layer in layers.items():
-        want = base.reference(*sets[0][:3], gate_up.detach(), down.detach())
-        y = torch.full_like(sets[0][0], float("nan"))
-        layer(sets[0][0], sets[0][3], sets[0][4], out=y)
-        errors[name] = compare(y, want, name)
-        calls[name] = [lambda s=s, layer=layer: layer(s[0], s[3], s[4]) for s in sets]
-    glue = base.GroupedFused(gate_up, down, k)
-    calls["gmm+glue"] = [lambda s=s: glue(*s[:3]) for s in sets]
-    times = {name: [] for name in calls}
-    with torch.no_grad():
-        for order in (list(calls), list(calls)[::-1]):
-            for name in order:
-                times[name].append(base.graph_ms(calls[name]) * 1e3)
-    size = active * 3 * d * n * 2
-    print(f"{shape} T={tokens} ({active:.1f} experts, {size / 1e6:.0f} MB): " + " | ".join(
-        f"{name} {statistics.mean(t):.1f} us {size / statistics.mean(t) / 1e6:.2f} TB/s" for name, t in times.items()), flush=True)
-    parts = {name: parts_us(base, library, layer, sets[0][0], *sets[0][3:]) for name, layer in layers.items()}
-    for name, part in parts.items():
-        print(f"   {name} us: " + ", ".join(f"{step} {us:.1f}" for step, us in part.items()), flush=True)
-    return {"shape": shape, "tokens": tokens, "active": active, "errors": errors, "parts_us": parts, "graph_us": times}
+def report(result, flops, weight_bytes):
+    mine = result["us"]["ours"]
+    print(f"{result['shape']} T={result['tokens']} {result['routing']} ({result['active']:.1f} experts, {result['kernels']}): "
+          f"ours {mine:.1f} us, {flops / mine / 1e6:.0f} TFLOP/s, {weight_bytes / mine / 1e6:.2f} TB/s of weights, "
+          f"{result['floor_us'] / mine:.3f} of the floor, error {result['error']:.1e} | " +
+          ", ".join(f"{name} {t:.1f} ({t / mine:.2f}x)" for name, t in result["us"].items() if name != "ours"), flush=True)
+    print("   us: " + ", ".join(f"{step} {t:.1f}" for step, t in result["parts_us"].items()), flush=True)
+
+
+def parse_case(text):
+    tokens, _, kind = text.partition(":")
+    return int(tokens), kind or "uniform"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library")
     parser.add_argument("baselines")
-    parser.add_argument("--shapes", default="olmoe,qwen3-30b,v2-lite,mixtral")
-    parser.add_argument("--tokens", default="1024,4096,16384")
-    parser.add_argument("--tiles", default="automatic")
-    parser.add_argument("--zipf", type=float, default=0.0)
-    parser.add_argument("--out")
-    parser.add_argument("--seconds", type=float, default=1e9, help="start nothing new after so long")
+    parser.add_argument("shape")
+    parser.add_argument("--cases")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--kernels", choices=PATHS, default="auto")
+    parser.add_argument("--peers", type=lambda text: text.split(","), help="only these (default: all that load)")
+    parser.add_argument("--quick", action="store_true", help="vLLM's kernel with its default tiles only")
+    parser.add_argument("--seconds", type=float, default=540, help="start nothing new after so long")
     arguments = parser.parse_args()
     start = time.time()
     base, library = load(arguments.baselines), Library(arguments.library)
+    with open(arguments.library, "rb") as file:
+        arguments.hash = hashlib.sha256(file.read()).hexdigest()[:12]
+    done = set()
+    if os.path.exists(arguments.out):
+        with open(arguments.out) as file:
+            lines = [json.loads(line) for line in file if line.strip()]
+        done = {(r["shape"], r["tokens"], r["routing"]) for r in lines if "tokens" in r and r["library"] == arguments.hash}
+    cases = [parse_case(c) for c in (arguments.cases or (MIXTRAL_CASES if arguments.shape == "mixtral" else CASES)).split(",")]
+    cases = [c for c in cases if (arguments.shape, *c) not in done]
+    if not cases:
+        return
     torch.manual_seed(0)
-    print(torch.cuda.get_device_name(), "torch", torch.__version__, flush=True)
-    results = [{"ceilings": ceilings(base)}]
-    for shape in arguments.shapes.split(","):
-        weights = base.make_weights(*base.SHAPES[shape][:3], False)
-        for tokens in map(int, arguments.tokens.split(",")):
-            tokens = min(tokens, 8192) if shape == "mixtral" else tokens
+    torch.backends.cuda.matmul.allow_tf32 = False
+    print(torch.cuda.get_device_name(), "torch", torch.__version__, "library", arguments.hash, flush=True)
+    with open(arguments.out, "a") as out:
+        def keep(result):
+            out.write(json.dumps(result) + "\n")
+            out.flush()
+        rates = ceilings(base)
+        keep({"shape": arguments.shape, "ceilings": rates, "gpu": torch.cuda.get_device_name(), "torch": torch.__version__})
+        matrices = base.make_weights(*base.SHAPES[arguments.shape][:3], False)
+        for case in cases:
             if time.time() - start > arguments.seconds:
-                print("out of time before", shape, tokens, flush=True)
-                continue
-            tiles = arguments.tiles.split(",")
-            if tokens <= 256:
-                results.append(measure_decode(base, library, shape, tokens, tiles, weights))
-            else:
-                results.append(measure(base, library, shape, tokens, tiles, arguments.zipf, weights))
+                fail_unless(False, "out of time before", case, "- call again to go on")
+            keep(measure(base, library, arguments.shape, case, matrices, rates, arguments))
             torch.cuda.empty_cache()
-        del weights
-        torch.cuda.empty_cache()
-    if arguments.out:
-        with open(arguments.out, "w") as file:
-            json.dump(results, file, indent=1)
 
 
 if __name__ == "__main__":

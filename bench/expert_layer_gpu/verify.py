@@ -73,8 +73,12 @@ def wanted_lists(ids, experts):
     return offsets, (order // ids.shape[1]).to(torch.int32), pos.view(ids.shape)
 
 
+SORTS = ((0, 8, 2), (1, 64, 8), (77, 3, 2), (1000, 64, 8), (5000, 1024, 16), (16384, 128, 8), (70000, 64, 8),
+         (128, 128, 8), (129, 300, 8), (300001, 64, 4))
+
+
 def test_reindex(library, how):
-    for tokens, experts, top_k in ((0, 8, 2), (1, 64, 8), (77, 3, 2), (1000, 64, 8), (5000, 1024, 16), (16384, 128, 8), (70000, 64, 8)):
+    for tokens, experts, top_k in SORTS:
         sizes = library.sizes(tokens, 64, 64, experts, top_k)
         ids, _ = make_routing(tokens, experts, top_k, 1, absent=0.1)
         lists = Lists(library, sizes, ids)
@@ -430,9 +434,13 @@ def main():
     parser.add_argument("--tiles", choices=TILES, default="automatic")
     parser.add_argument("--kernels", choices=PATHS, default="auto")
     parser.add_argument("--only", choices=TESTS, action="append")
+    parser.add_argument("--small", action="store_true", help="few small cases, for compute-sanitizer")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="runs that must give the same bits")
     arguments = parser.parse_args()
     globals()["REPEATS"] = arguments.repeats
+    if arguments.small:
+        globals()["CASES"] = CASES[1:5]
+        globals()["SORTS"] = ((1, 64, 8), (77, 3, 2), (300, 100, 8))
     library = Library(arguments.library)
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = False
