@@ -119,7 +119,9 @@ std::string report(const std::vector<Study>& studies, const LargeRun& large, boo
   }
   std::ranges::sort(plan_us);
   const double median_us = plan_us[plan_us.size() / 2];
-  bars.add("plan of one layer, both phases, median us", median_us, "below 1000", median_us < 1000);
+  const double p95_us = plan_us[plan_us.size() * 95 / 100];
+  bars.add("plan of one layer, both phases, p95, us of processor time", p95_us, "below 1000",
+           p95_us < 1000);
   const double large_s = large.plan_s + large.simulate_s;
   bars.add("96 layers on 4,096 devices, planned and simulated, s", large_s, "below 10",
            large_s < 10);
@@ -128,10 +130,11 @@ std::string report(const std::vector<Study>& studies, const LargeRun& large, boo
       "by layer.\n\n" +
       bars.text();
   text += line(
-      "\nA plan takes %.0f us in the median, %.0f us at p95, %.0f us at most. The large "
+      "\nA plan takes %.0f us of processor time in the median, %.0f us at p95, %.0f us at most. "
+      "The large "
       "run: %.3f s to plan, %.2f s to simulate %lld tasks; devices wait %.1f %% of the "
       "step.\n",
-      median_us, plan_us[plan_us.size() * 95 / 100], plan_us.back(), large.plan_s, large.simulate_s,
+      median_us, p95_us, plan_us.back(), large.plan_s, large.simulate_s,
       static_cast<long long>(large.num_tasks), 100 * large.waiting);
   text +=
       "\n## What ours gains over FSMoE, apart\n\n"

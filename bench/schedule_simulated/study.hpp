@@ -33,7 +33,7 @@ struct Study {
   std::map<std::string, std::vector<double>> layer_s;    ///< forward and backward, whole layer
   std::map<std::string, std::vector<double>> moe_s;      ///< the MoE part, both phases
   std::map<std::string, std::vector<double>> forward_s;  ///< the MoE part, forward
-  std::vector<double> plan_us;                           ///< time to plan a layer (ours)
+  std::vector<double> plan_us;                           ///< processor time to plan a layer (ours)
   double worst_formula_error = 0;  ///< exact form against the simulator, relative
   double algorithm_1_regret = 0;   ///< mean of Algorithm 1's FSMoE over enumeration's, minus 1
   double algorithm_1_worst = 0;

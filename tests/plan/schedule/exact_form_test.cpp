@@ -58,6 +58,13 @@ TEST_P(ExactForm, EqualsTheSimulatorOnThousandsOfRandomLayers) {
 
 INSTANTIATE_TEST_SUITE_P(Streams, ExactForm, testing::Bool());
 
+TEST(Glossary, TheDrawingInTheGlossaryIsTrue) {  // docs/concepts.md, "Schedules"
+  const ChunkTimes times = {2, 2, 3, 2, 2};
+  EXPECT_EQ(exact_one_stream(times, 2, 0), 16);
+  EXPECT_EQ(exact_two_streams(times, 2, 0), 14);
+  EXPECT_EQ(exact_two_streams({4, 4, 6, 4, 4}, 1, 0), 22);
+}
+
 /// A layer of the paper's form: C as D, AG as RS, one line each.
 PhaseWork paper_phase(Random& random) {
   PhaseWork work;
