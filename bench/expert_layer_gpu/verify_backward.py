@@ -293,6 +293,26 @@ def test_repeats(call, library):
         fail_unless(all(torch.equal(a, b) for a, b in zip(first, got)), "run", i, "gave other bits")
 
 
+def test_beyond_2_31(call, library):
+    """R * H just over 2^31 elements: 64-bit offsets everywhere."""
+    tokens, hidden, inner, count, top_k = 66000, 2048, 64, 16, 16
+    fail_unless(tokens * top_k * hidden > 2**31, "too small to prove anything")
+    gate_up, down = make_weights(count, hidden, inner)
+    ids, weights = make_routing(tokens, count, top_k, 9)
+    x, grad_y = (torch.randn(tokens, hidden, device=DEVICE).to(BF16) for _ in range(2))
+    layer = TrainingLayer(library, gate_up, down, top_k, tokens, PATHS[call.path])
+    _, pre = layer.forward(x, ids, weights)
+    grads = [poisoned(*gate_up.shape), poisoned(*down.shape)]
+    got = layer.backward(grad_y, x, pre, ids, weights, grads, poisoned(tokens, hidden))
+    fail_unless(all(bool(torch.isfinite(g).all()) for g in got), "poison is left")
+    for part in (slice(0, 40), slice(32980, 33020), slice(tokens - 40, tokens)):
+        _, want = wanted_layer(x[part], ids[part], weights[part], gate_up, down, grad_y[part])
+        check(got[0][part], want[0].double(), f"dx of tokens {part.start} to {part.stop}")
+    weight = torch.where(ids == count - 1, weights, 0).sum(1, keepdim=True)
+    gate, up = (x.float() @ gate_up[-1].float().t()).chunk(2, -1)
+    check(got[3][-1], (grad_y.float().t() @ (weight * F.silu(gate) * up)).double(), "dW down of the last expert")
+
+
 TESTS = {name[5:]: value for name, value in list(globals().items()) if name.startswith("test_")}
 
 
