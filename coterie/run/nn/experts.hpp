@@ -26,6 +26,7 @@ class ExpertsImpl final : public torch::nn::Module {
   /// `experts` are global ids, ascending. `options` must have been checked.
   ExpertsImpl(const MoELayerOptions& options, std::vector<std::int32_t> experts);
 
+  [[nodiscard]] ExpertKind kind() const { return kind_; }
   [[nodiscard]] const std::vector<std::int32_t>& expert_ids() const { return expert_ids_; }
   [[nodiscard]] std::int64_t num_shards() const { return num_shards_; }
   [[nodiscard]] std::int64_t shard() const { return shard_; }
