@@ -82,6 +82,73 @@ void require_sizes(const ExpertLayerBackward& task) {
   require_pointer(kWhat, "workspace", task.workspace);
 }
 
+/// The parts themselves.
+struct Buffers {
+  ReindexLists lists;
+  float* row_weights = nullptr;
+  float* dots = nullptr;
+  void* reindex = nullptr;
+  MatrixView pre;
+  MatrixView grad_pre;
+  MatrixView inner;
+  MatrixView grad_rows;
+};
+
+Buffers buffers_of(const ExpertLayerBackward& task, const Parts& parts) {
+  auto* const base = static_cast<std::byte*>(task.workspace);
+  const auto ints = [&](std::size_t at) { return reinterpret_cast<std::int32_t*>(base + at); };
+  const auto floats = [&](std::size_t at) { return reinterpret_cast<float*>(base + at); };
+  const std::int64_t pairs = task.x.rows * task.top_k;
+  const auto matrix = [&](void* data, std::int64_t columns) {
+    return MatrixView{data, pairs, columns, columns, DType::kBfloat16};
+  };
+  const std::int64_t inner = task.down.columns;
+  Buffers buffers;
+  buffers.lists = {ints(parts.offsets), ints(parts.row_token), ints(parts.pos_of)};
+  buffers.row_weights = floats(parts.row_weights);
+  buffers.dots = task.grad_weights != nullptr ? floats(parts.dots) : nullptr;
+  buffers.reindex = base + parts.reindex;
+  buffers.pre = task.pre;
+  buffers.pre.rows = pairs;
+  buffers.grad_pre = task.reuse_pre ? buffers.pre : matrix(base + parts.grad_pre, 2 * inner);
+  buffers.inner =
+      matrix(parts.inner_in_gradient ? task.grad_gate_up.data : base + parts.grad_rows, inner);
+  buffers.grad_rows = matrix(base + parts.grad_rows, task.gate_up.columns);
+  return buffers;
+}
+
+/// Re-index lists again, and the routing weight of each row.
+void sort_pairs(const ExpertLayerBackward& task, const Buffers& buffers, Stream stream) {
+  Reindex reindex;
+  reindex.ids = task.ids;
+  reindex.num_tokens = task.x.rows;
+  reindex.top_k = task.top_k;
+  reindex.num_experts = static_cast<int>(task.gate_up.num_experts);
+  reindex.lists = buffers.lists;
+  reindex.workspace = buffers.reindex;
+  build_reindex(reindex, stream);
+  weights_of_rows(
+      {task.weights, buffers.lists.pos_of, task.x.rows * task.top_k, buffers.row_weights}, stream);
+}
+
+/// grad_down, then grad_gate_up, whose memory may hold `inner` until then.
+void weight_gradients(const ExpertLayerBackward& task, const Buffers& buffers,
+                      const ProductOptions& options, Stream stream) {
+  GroupedWeightGradient weights;
+  weights.expert_offsets = buffers.lists.expert_offsets;
+  weights.a = task.grad_y;
+  weights.a_rows = buffers.lists.row_token;
+  weights.b = buffers.inner;
+  weights.gradient = task.grad_down;
+  grouped_weight_gradient(weights, options, stream);
+  weights.a = buffers.grad_pre;
+  weights.a_rows = nullptr;
+  weights.b = task.x;
+  weights.b_rows = buffers.lists.row_token;
+  weights.gradient = task.grad_gate_up;
+  grouped_weight_gradient(weights, options, stream);
+}
+
 }  // namespace
 
 std::size_t expert_layer_backward_workspace_bytes(const ExpertLayerBackward& task) {
@@ -94,69 +161,33 @@ void expert_layer_backward(const ExpertLayerBackward& task, const ProductOptions
   const Parts parts = parts_of(task);
   COTERIE_REQUIRE(task.workspace_bytes >= parts.total, kWhat, ": workspace has ",
                   task.workspace_bytes, " bytes, needs ", parts.total);
-  auto* const base = static_cast<std::byte*>(task.workspace);
-  const auto ints = [&](std::size_t at) { return reinterpret_cast<std::int32_t*>(base + at); };
-  const auto floats = [&](std::size_t at) { return reinterpret_cast<float*>(base + at); };
+  const Buffers buffers = buffers_of(task, parts);
+  const ReindexLists& lists = buffers.lists;
   const std::int64_t pairs = task.x.rows * task.top_k;
-  const std::int64_t hidden = task.gate_up.columns;
-  const std::int64_t intermediate = task.down.columns;
-  const ReindexLists lists{ints(parts.offsets), ints(parts.row_token), ints(parts.pos_of)};
-  Reindex reindex;
-  reindex.ids = task.ids;
-  reindex.num_tokens = task.x.rows;
-  reindex.top_k = task.top_k;
-  reindex.num_experts = static_cast<int>(task.gate_up.num_experts);
-  reindex.lists = lists;
-  reindex.workspace = base + parts.reindex;
-  build_reindex(reindex, stream);
-  weights_of_rows({task.weights, lists.pos_of, pairs, floats(parts.row_weights)}, stream);
-
-  const auto matrix = [&](void* data, std::int64_t columns) {
-    return MatrixView{data, pairs, columns, columns, DType::kBfloat16};
-  };
-  MatrixView pre = task.pre;
-  pre.rows = pairs;
-  const MatrixView grad_pre =
-      task.reuse_pre ? pre : matrix(base + parts.grad_pre, 2 * intermediate);
-  const MatrixView inner = matrix(
-      parts.inner_in_gradient ? task.grad_gate_up.data : base + parts.grad_rows, intermediate);
-  const MatrixView grad_rows = matrix(base + parts.grad_rows, hidden);
+  sort_pairs(task, buffers, stream);
   GroupedDownBackward down;
   down.grad_y = task.grad_y;
   down.row_token = lists.row_token;
   down.expert_offsets = lists.expert_offsets;
-  down.row_weights = floats(parts.row_weights);
+  down.row_weights = buffers.row_weights;
   down.down = task.down;
-  down.pre = pre;
-  down.grad_pre = grad_pre;
-  down.hidden = inner;
-  down.row_dots = task.grad_weights != nullptr ? floats(parts.dots) : nullptr;
+  down.pre = buffers.pre;
+  down.grad_pre = buffers.grad_pre;
+  down.hidden = buffers.inner;
+  down.row_dots = buffers.dots;
   down.row_dots_stride = pairs;
   grouped_down_backward(down, options, stream);
-
-  GroupedWeightGradient weights;
-  weights.expert_offsets = lists.expert_offsets;
-  weights.a = task.grad_y;
-  weights.a_rows = lists.row_token;
-  weights.b = inner;
-  weights.gradient = task.grad_down;
-  grouped_weight_gradient(weights, options, stream);
-  weights.a = grad_pre;
-  weights.a_rows = nullptr;
-  weights.b = task.x;
-  weights.b_rows = lists.row_token;
-  weights.gradient = task.grad_gate_up;
-  grouped_weight_gradient(weights, options, stream);
-
-  GroupedUpBackward up;
-  up.grad_pre = grad_pre;
-  up.expert_offsets = lists.expert_offsets;
-  up.gate_up = task.gate_up;
-  up.grad_rows = grad_rows;
-  grouped_up_backward(up, options, stream);
-  merge_rows({grad_rows, lists.pos_of, nullptr, task.top_k, task.grad_x}, stream);
+  weight_gradients(task, buffers, options, stream);
+  grouped_up_backward({buffers.grad_pre, lists.expert_offsets, task.gate_up, buffers.grad_rows},
+                      options, stream);
+  MergeRows merge;
+  merge.from = buffers.grad_rows;
+  merge.pos_of = lists.pos_of;
+  merge.top_k = task.top_k;
+  merge.to = task.grad_x;
+  merge_rows(merge, stream);
   if (task.grad_weights != nullptr) {
-    sum_row_dots({floats(parts.dots), row_dot_parts(intermediate), pairs, lists.pos_of, pairs,
+    sum_row_dots({buffers.dots, row_dot_parts(task.down.columns), pairs, lists.pos_of, pairs,
                   task.grad_weights},
                  stream);
   }
