@@ -18,7 +18,7 @@ import torch
 
 from backward import TrainingLayer, experts, matrix
 from measure import ceilings, load
-from ours import DEVICE, Library
+from ours import DEVICE, PATHS, Library
 from verify import BF16, Lists, compare, fail_unless, poisoned
 from verify_backward import wanted_layer
 
@@ -83,13 +83,14 @@ def memory(step):
     return kept / 2**30, peak / 2**30
 
 
-def measure(base, library, shape, tokens, zipf, weights_of, quick):
+def measure(base, library, shape, tokens, weights_of, arguments):
     d, n, count, k = base.SHAPES[shape]
     gate_up, down = weights_of
+    zipf, quick = arguments.zipf, arguments.quick
     x, grad_y = (torch.randn(tokens, d, device=DEVICE).to(BF16) for _ in range(2))
     ids, weights = base.routing(tokens, count, k, 11, zipf)
     ids32, weights32 = ids.to(torch.int32), weights.float()
-    layer = TrainingLayer(library, gate_up, down, k, tokens)
+    layer = TrainingLayer(library, gate_up, down, k, tokens, arguments.kernels)
     errors = prove(layer, x, ids32, weights32, grad_y)
     torch.cuda.empty_cache()
     leaf, leaf_weights = x.clone().requires_grad_(), weights.clone().requires_grad_()
@@ -132,6 +133,7 @@ def main():
     parser.add_argument("--shapes", default="olmoe,qwen3-30b,v2-lite,mixtral")
     parser.add_argument("--tokens", default="1024,4096,16384")
     parser.add_argument("--zipf", type=float, default=0.0)
+    parser.add_argument("--kernels", choices=PATHS, default="auto")
     parser.add_argument("--out")
     parser.add_argument("--quick", action="store_true", help="leave out plain grouped_mm and the ceilings")
     parser.add_argument("--seconds", type=float, default=1e9, help="start nothing new after so long")
@@ -149,7 +151,7 @@ def main():
             if time.time() - start > arguments.seconds:
                 print("out of time before", shape, tokens, flush=True)
                 continue
-            results.append(measure(base, library, shape, tokens, arguments.zipf, weights, arguments.quick))
+            results.append(measure(base, library, shape, tokens, weights, arguments))
             torch.cuda.empty_cache()
         del weights
         torch.cuda.empty_cache()

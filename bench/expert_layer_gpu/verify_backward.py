@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proves the backward kernels right before anything is timed.
 
-  python3 verify_backward.py LIBRARY [--path hopper|generic] [--only NAME] [--repeats N]
+  python3 verify_backward.py LIBRARY [--kernels hopper|generic] [--only NAME] [--repeats N]
 
 Every output is poisoned with NaN first, and so is every row past the live ones that a kernel might
 touch. Results are held against fp64 (whole tensor within 6e-3, worst row, of a weight gradient the
@@ -319,7 +319,7 @@ TESTS = {name[5:]: value for name, value in list(globals().items()) if name.star
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library")
-    parser.add_argument("--path", choices=PATHS, default="auto")
+    parser.add_argument("--kernels", dest="path", choices=PATHS, default="auto")
     parser.add_argument("--only", choices=TESTS, action="append")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="runs that must give the same bits")
     arguments = parser.parse_args()
