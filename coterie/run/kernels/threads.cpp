@@ -5,6 +5,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -49,6 +50,15 @@ struct Threads::State {
   std::atomic<std::uint32_t> generation{0};  // grows by one for each loop
   std::atomic<std::uint32_t> pending{0};     // workers that have not finished this loop
   std::atomic<bool> stop{false};
+
+  ~State() {
+    stop.store(true, std::memory_order_relaxed);
+    generation.fetch_add(1, std::memory_order_release);
+    generation.notify_all();
+    for (std::thread& worker : workers) {
+      worker.join();
+    }
+  }
 
   void run_share(int thread) {
     const void* const outer = running_pool;
@@ -104,23 +114,21 @@ struct Threads::State {
 };
 
 Threads::Threads(int num_threads) : state_(std::make_unique<State>()) {
-  COTERIE_REQUIRE(num_threads >= 1 && num_threads <= 1024, "number of threads is ", num_threads,
-                  "; expected 1 to 1024");
+  COTERIE_REQUIRE(num_threads >= 1 && num_threads <= kMost, "number of threads is ", num_threads,
+                  "; expected 1 to ", kMost);
   state_->size = num_threads;
   state_->errors.resize(static_cast<std::size_t>(num_threads));
   for (int thread = 1; thread < num_threads; ++thread) {
-    state_->workers.emplace_back([state = state_.get(), thread] { state->work(thread); });
+    try {
+      state_->workers.emplace_back([state = state_.get(), thread] { state->work(thread); });
+    } catch (const std::system_error& error) {  // those that run are stopped by State
+      fail(ErrorCode::kUnsupported, "thread ", thread + 1, " of ", num_threads,
+           " could not be started: ", error.what());
+    }
   }
 }
 
-Threads::~Threads() {
-  state_->stop.store(true, std::memory_order_relaxed);
-  state_->generation.fetch_add(1, std::memory_order_release);
-  state_->generation.notify_all();
-  for (std::thread& worker : state_->workers) {
-    worker.join();
-  }
-}
+Threads::~Threads() = default;
 
 int Threads::size() const noexcept {
   return state_->size;

@@ -14,8 +14,10 @@ namespace coterie::kernels {
 /// Calls from several threads take turns. A part must not use the pool that runs it (kInternal).
 class Threads {
  public:
+  static constexpr int kMost = 1024;
+
   /// `num_threads` >= 1 counts the calling thread; 1 makes no thread and runs all inline. kBadInput
-  /// outside [1, 1024].
+  /// outside [1, kMost]; kUnsupported, saying how far it came, if the system refuses a thread.
   explicit Threads(int num_threads);
   ~Threads();
   Threads(const Threads&) = delete;

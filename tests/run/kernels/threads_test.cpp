@@ -2,8 +2,11 @@
 #include "coterie/run/kernels/threads.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -85,10 +88,36 @@ TEST(Threads, RefusesNestedUseOfOnePool) {
 }
 
 TEST(Threads, RefusesSizesOutOfRange) {
-  EXPECT_THROW(Threads(0), Error);
-  EXPECT_THROW(Threads(-3), Error);
-  EXPECT_THROW(Threads(5000), Error);
+  for (const int size : {0, -3, 1025, 100000}) {
+    try {
+      Threads threads(size);
+      FAIL() << size << " threads were accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kBadInput);
+      EXPECT_EQ(std::string(error.what()),
+                "number of threads is " + std::to_string(size) + "; expected 1 to 1024");
+    }
+  }
 }
+
+#ifndef COTERIE_AUDITS  // sanitizers reserve more addresses than any limit would leave
+/// A child with no address space left for stacks: an error that names the thread, no abort.
+TEST(ThreadsDeathTest, SaysWhichThreadTheSystemRefused) {
+  const auto in_a_small_space = [] {
+    const rlimit limit{std::uint64_t{1} << 28U, std::uint64_t{1} << 28U};
+    setrlimit(RLIMIT_AS, &limit);
+    try {
+      Threads threads(Threads::kMost);
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      std::_Exit(error.code() == ErrorCode::kUnsupported ? 0 : 1);
+    }
+    std::_Exit(2);
+  };
+  EXPECT_EXIT(in_a_small_space(), testing::ExitedWithCode(0),
+              "thread [0-9]+ of 1024 could not be started: ");
+}
+#endif
 
 TEST(Threads, CallersTakeTurns) {
   Threads threads(2);
