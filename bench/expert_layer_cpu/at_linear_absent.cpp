@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/expert_layer_cpu/layer.hpp"
+#include "bench/expert_layer_cpu/training.hpp"
 
 namespace coterie::bench {
 
@@ -15,6 +15,14 @@ AtLinearLayer::AtLinearLayer(const Layer& /*layer*/, int /*num_threads*/) : stat
 AtLinearLayer::~AtLinearLayer() = default;
 void AtLinearLayer::run() {}
 double AtLinearLayer::difference() {
+  return 0.0;
+}
+
+struct AtLinearStep::State {};
+AtLinearStep::AtLinearStep(const TrainingStep& /*step*/, int /*num_threads*/) : state_(nullptr) {}
+AtLinearStep::~AtLinearStep() = default;
+void AtLinearStep::run() {}
+double AtLinearStep::difference() {
   return 0.0;
 }
 

@@ -80,13 +80,14 @@ std::string as_markdown(const Report& report) {
          "Shown: "
          "median (quartiles), best. \"diff\": largest difference to the reference as a share of "
          "the "
-         "outputs' root mean square.\n\n"
-      << "| shape | type | rows/expert | ms | GFLOP/s | % of peak | % of read bandwidth | x "
+         "outputs' root mean square; for training steps, of gradients to those of PyTorch's "
+         "autograd through at::linear, over the gradient's size plus the root mean square.\n\n"
+      << "| shape | type | pass | rows/expert | ms | GFLOP/s | % of peak | % of read bandwidth | x "
          "at::linear "
-         "| diff | rounds |\n|---|---|--:|--:|--:|---|---|---|--:|--:|\n";
+         "| diff | rounds |\n|---|---|---|--:|--:|--:|---|---|---|--:|--:|\n";
   for (const Case& c : report.cases) {
-    out << "| " << c.shape << " | " << c.type << " | " << c.rows_per_expert << " | "
-        << std::setprecision(3) << c.time_ms.median << " | " << std::setprecision(1)
+    out << "| " << c.shape << " | " << c.type << " | " << c.pass << " | " << c.rows_per_expert
+        << " | " << std::setprecision(3) << c.time_ms.median << " | " << std::setprecision(1)
         << c.gflops.median << " | " << percent(c.of_peak) << " | " << percent(c.of_bandwidth)
         << " | " << std::setprecision(2) << c.over_at.median << " (" << c.over_at.low << "-"
         << c.over_at.high << ") | " << std::scientific << std::setprecision(1) << c.difference
@@ -95,11 +96,13 @@ std::string as_markdown(const Report& report) {
   return out.str();
 }
 
-void write_report(const Report& report, const std::filesystem::path& folder) {
+void write_report(const Report& report, const std::filesystem::path& folder,
+                  const std::string& name) {
   Json cases = Json::array();
   for (const Case& c : report.cases) {
     cases.push_back({{"shape", c.shape},
                      {"type", c.type},
+                     {"pass", c.pass},
                      {"rows_per_expert", c.rows_per_expert},
                      {"rounds", c.rounds},
                      {"difference_to_reference", c.difference},
@@ -119,8 +122,8 @@ void write_report(const Report& report, const std::filesystem::path& folder) {
                      {"bf16_gflops", report.bf16_gflops},
                      {"read_gbs", report.read_gbs},
                      {"cases", cases}};
-  write_json_file(folder / "expert_layer_cpu.json", json);
-  std::ofstream(folder / "expert_layer_cpu.md") << as_markdown(report);
+  write_json_file(folder / (name + ".json"), json);
+  std::ofstream(folder / (name + ".md")) << as_markdown(report);
 }
 
 }  // namespace coterie::bench

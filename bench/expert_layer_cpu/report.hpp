@@ -23,6 +23,7 @@ Spread spread_of(std::vector<double> samples);
 struct Case {
   std::string shape;
   std::string type;
+  std::string pass = "forward";  ///< or "training": forward and backward
   std::int64_t rows_per_expert = 0;
   int rounds = 0;
   double difference = 0.0;     ///< to the reference back end
@@ -44,7 +45,8 @@ struct Report {
 /// Table for people.
 std::string as_markdown(const Report& report);
 
-/// Writes expert_layer_cpu.{json,md} into a folder.
-void write_report(const Report& report, const std::filesystem::path& folder);
+/// Writes NAME.{json,md} into a folder.
+void write_report(const Report& report, const std::filesystem::path& folder,
+                  const std::string& name);
 
 }  // namespace coterie::bench
