@@ -14,7 +14,10 @@ namespace {
 /// Sixteen lanes. 6 x 4 accumulators, 6 rows and a weight take 31 of the 32 registers.
 struct Avx512 {
   using Scalar = float;
+  using Element = float;
   using Vec = __m512;
+  using Operand = Vec;
+  static constexpr bool kPairs = false;
   using Four = __m128;
   typedef std::int32_t Int __attribute__((vector_size(64)));
   static constexpr i64 kLanes = 16;
@@ -60,7 +63,10 @@ struct Avx512 {
 /// Eight lanes of fp64.
 struct WideAvx512 {
   using Scalar = double;
+  using Element = double;
   using Vec = __m512d;
+  using Operand = Vec;
+  static constexpr bool kPairs = false;
   static constexpr i64 kLanes = 8;
   static constexpr int kOuterRows = 8;
   static constexpr int kOuterVectors = 3;

@@ -11,9 +11,11 @@
 //   A packed as [tile][k][row of tile] where its lines hold one k each, else as [row][k]
 //   B packed as [tile][k][column of tile], or used where it lies if there are few rows
 //
-// V, the vectors of one type, has Scalar, Vec, kLanes, zero, load (its Scalar; for fp32 bf16 too),
-// store, broadcast, multiply_add, kOuterRows (rows of a register tile), kOuterVectors (its width)
-// and kOuterDepth.
+// V, the vectors of one type, has Scalar and Vec of the sums, Element and Operand of the panels
+// (the same, or two bf16 of neighbouring k: kPairs), kLanes, zero, load (both; fp32 has load_bf16
+// too), store, broadcast, multiply_add, kOuterRows (rows of a register tile), kOuterVectors (its
+// width) and kOuterDepth. With kPairs, "k" below counts pairs, and pairs(even, odd) makes an
+// Operand of two lines.
 
 #include "coterie/run/kernels/outer_block.hpp"
 #include "coterie/run/kernels/outer_tiles.hpp"
@@ -23,17 +25,20 @@ namespace coterie::kernels {
 template <class V>
 class OuterLoops {
   using Scalar = typename V::Scalar;
+  using Element = typename V::Element;
+  static constexpr i64 kPer = V::kPairs ? 2 : 1;
   static constexpr i64 kR = V::kOuterRows;
   static constexpr i64 kC = V::kOuterVectors * V::kLanes;
   static constexpr i64 kDepth = V::kOuterDepth;
   static constexpr i64 kFewDepth = 16;  // k between visits of a sum where B is not packed
   static_assert(kOuterUnit % kC == 0 && kOuterRows % kR == 0);
-  static_assert(kDepth * static_cast<i64>(sizeof(Scalar)) <= kOuterDepthBytes);
+  static_assert(kDepth * static_cast<i64>(sizeof(Element)) <= kOuterDepthBytes);
 
  public:
   explicit OuterLoops(const OuterBlock& block)
       : block_(block),
-        a_(reinterpret_cast<Scalar*>(block.scratch)),
+        depth_((block.depth + kPer - 1) / kPer),
+        a_(reinterpret_cast<Element*>(block.scratch)),
         b_(a_ + kOuterRows * kDepth),
         line_(b_ + kOuterColumns * kDepth),
         sums_(static_cast<Scalar*>(block.sums)) {}
@@ -46,8 +51,8 @@ class OuterLoops {
       }
     }
     place_tiles();
-    for (i64 first = 0; first < block_.depth; first += kDepth) {
-      const i64 depth = block_.depth - first < kDepth ? block_.depth - first : kDepth;
+    for (i64 first = 0; first < depth_; first += kDepth) {
+      const i64 depth = depth_ - first < kDepth ? depth_ - first : kDepth;
       const bool add = first > 0 || block_.start_from_sums;
       if (block_.a.by_depth) {
         pack_a_by_depth(first, depth);
@@ -78,14 +83,33 @@ class OuterLoops {
     return line == nullptr ? nullptr : line + operand.offset;
   }
 
+  /// Elements [from, from + count) of the line (or two) of one k.
+  void across_lines(const OuterOperand& operand, i64 k, i64 from, i64 count, Element* to) const {
+    if constexpr (V::kPairs) {
+      const char* const odd = 2 * k + 1 < block_.depth ? line_of(operand, 2 * k + 1) : nullptr;
+      interleave_lines<V>(line_of(operand, 2 * k), odd, from, count, to);
+    } else {
+      widen_line<V>(line_of(operand, k), operand.type, from, count, to);
+    }
+  }
+
+  /// `depth` values of k, from `first` on, of a line that holds all.
+  void along_line(const char* line, DType type, i64 first, i64 depth, Element* to) const {
+    if constexpr (V::kPairs) {
+      pair_line<V>(line, block_.depth, first, depth, to);
+    } else {
+      widen_line<V>(line, type, first, depth, to);
+    }
+  }
+
   /// [row][k]
   void pack_a(i64 first, i64 depth) {
     for (i64 m = 0; m < block_.num_rows; ++m) {
       const char* const line = line_of(block_.a, m);
       if (line == nullptr) {
-        std::memset(a_ + m * kDepth, 0, static_cast<std::size_t>(depth) * sizeof(Scalar));
+        std::memset(a_ + m * kDepth, 0, static_cast<std::size_t>(depth) * sizeof(Element));
       } else {
-        widen_line<V>(line, block_.a.type, first, depth, a_ + m * kDepth);
+        along_line(line, block_.a.type, first, depth, a_ + m * kDepth);
       }
     }
   }
@@ -93,12 +117,12 @@ class OuterLoops {
   /// [tile][k][row of tile]
   void pack_a_by_depth(i64 first, i64 depth) {
     for (i64 k = 0; k < depth; ++k) {
-      widen_line<V>(line_of(block_.a, first + k), block_.a.type, 0, block_.num_rows, line_);
+      across_lines(block_.a, first + k, 0, block_.num_rows, line_);
       for (i64 t = 0; t < num_tiles_; ++t) {
         const i64 rows = starts_[t + 1] - starts_[t];
-        Scalar* const to = a_ + starts_[t] * depth + k * rows;
+        Element* const to = a_ + starts_[t] * depth + k * rows;
         if (rows == kR) {
-          std::memcpy(to, line_ + starts_[t], kR * sizeof(Scalar));
+          std::memcpy(to, line_ + starts_[t], kR * sizeof(Element));
         } else {
           for (i64 i = 0; i < rows; ++i) {
             to[i] = line_[starts_[t] + i];
@@ -117,18 +141,20 @@ class OuterLoops {
     const i64 count = block_.num_columns - from;
     const i64 whole = count / kC;
     for (i64 k = 0; k < depth; ++k) {
-      const i64 ahead = first + k + 6 < block_.depth ? first + k + 6 : block_.depth - 1;
-      fetch_line(line_of(block_.b, ahead), from, count, block_.b.type);
-      const char* const line = line_of(block_.b, first + k);
+      for (i64 i = 0; i < kPer; ++i) {
+        const i64 ahead = (first + k + 6) * kPer + i;
+        fetch_line(line_of(block_.b, ahead < block_.depth ? ahead : block_.depth - 1), from, count,
+                   block_.b.type);
+      }
       for (i64 t = 0; t < whole; ++t) {
-        widen_line<V>(line, block_.b.type, from + t * kC, kC, b_ + (t * depth + k) * kC);
+        across_lines(block_.b, first + k, from + t * kC, kC, b_ + (t * depth + k) * kC);
       }
       if (whole * kC < count) {
-        Scalar* const to = b_ + (whole * depth + k) * kC;
+        Element* const to = b_ + (whole * depth + k) * kC;
         const i64 rest = count - whole * kC;
-        widen_line<V>(line, block_.b.type, from + whole * kC, rest, to);
+        across_lines(block_.b, first + k, from + whole * kC, rest, to);
         for (i64 j = rest; j < kC; ++j) {
-          to[j] = Scalar{0};
+          to[j] = Element{0};
         }
       }
     }
@@ -136,13 +162,13 @@ class OuterLoops {
 
   void pack_b_by_columns(i64 first, i64 depth) {
     for (i64 n = 0; n < block_.num_columns; n += kC) {
-      Scalar* const to = b_ + n * depth;
+      Element* const to = b_ + n * depth;
       for (i64 j = 0; j < kC; ++j) {
         if (n + j < block_.num_columns) {
-          widen_line<V>(line_of(block_.b, n + j), block_.b.type, first, depth, line_);
+          along_line(line_of(block_.b, n + j), block_.b.type, first, depth, line_);
         }
         for (i64 k = 0; k < depth; ++k) {
-          to[k * kC + j] = n + j < block_.num_columns ? line_[k] : Scalar{0};
+          to[k * kC + j] = n + j < block_.num_columns ? line_[k] : Element{0};
         }
       }
     }
@@ -163,9 +189,9 @@ class OuterLoops {
     const i64 rows = starts_[t + 1] - row;
     with_tile_rows<V::kOuterRows>(rows, [&]<int R>() {
       if (block_.a.by_depth) {
-        outer_tile<V, R>(ByDepth<Scalar, R>{a_ + row * panel_depth + skip * rows}, b, to);
+        outer_tile<V, R>(ByDepth<Element, R>{a_ + row * panel_depth + skip * rows}, b, to);
       } else {
-        outer_tile<V, R>(ByRows<Scalar, kDepth>{a_ + row * kDepth + skip}, b, to);
+        outer_tile<V, R>(ByRows<Element, kDepth>{a_ + row * kDepth + skip}, b, to);
       }
     });
   }
@@ -189,13 +215,16 @@ class OuterLoops {
     }
     for (i64 k = 0; k < depth; k += kFewDepth) {
       const i64 num = depth - k < kFewDepth ? depth - k : kFewDepth;
-      const char* lines[kFewDepth];
-      for (i64 i = 0; i < num; ++i) {
-        lines[i] = line_of(block_.b, first + k + i);
+      const char* lines[kFewDepth * kPer];
+      for (i64 i = 0; i < num * kPer; ++i) {
+        const i64 line = (first + k) * kPer + i;
+        lines[i] = line < block_.depth ? line_of(block_.b, line) : nullptr;
       }
       for (i64 n = 0; n < whole; n += kC) {
         for (i64 t = 0; t < num_tiles_; ++t) {
-          if (block_.b.type == DType::kBfloat16) {
+          if constexpr (V::kPairs) {
+            tile(t, n, k, depth, PairsInPlace<V>{lines, n, num}, add || k > 0);
+          } else if (block_.b.type == DType::kBfloat16) {
             if constexpr (sizeof(Scalar) == 4) {
               tile(t, n, k, depth, LinesInPlace<V, std::uint16_t>{lines, n, num}, add || k > 0);
             }
@@ -208,9 +237,10 @@ class OuterLoops {
   }
 
   const OuterBlock& block_;
-  Scalar* a_;
-  Scalar* b_;
-  Scalar* line_;  // one line, widened
+  i64 depth_;  // in values of k or pairs of them
+  Element* a_;
+  Element* b_;
+  Element* line_;  // one line as a panel has it
   Scalar* sums_;
   i64 num_tiles_ = 0;
   i64 starts_[kOuterRows / kR + 2] = {};

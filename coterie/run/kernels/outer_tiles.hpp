@@ -36,26 +36,56 @@ void widen_line(const char* line, DType type, i64 first, i64 count, typename V::
   }
 }
 
+/// Pairs of k for V that multiplies two bf16 at a time, the second value of a 32-bit element first:
+/// columns [first, first + count) of the lines of an even k and of the k after it (null: zeros).
+template <class V>
+void interleave_lines(const char* even, const char* odd, i64 first, i64 count,
+                      typename V::Element* to) {
+  const auto* const high = reinterpret_cast<const std::uint16_t*>(even) + first;
+  const auto* const low =
+      odd == nullptr ? nullptr : reinterpret_cast<const std::uint16_t*>(odd) + first;
+  const i64 whole = count / V::kLanes;
+  for (i64 i = 0; i < whole; ++i) {
+    V::store(to + i * V::kLanes,
+             V::pairs(high + i * V::kLanes, low == nullptr ? nullptr : low + i * V::kLanes));
+  }
+  for (i64 i = whole * V::kLanes; i < count; ++i) {
+    to[i] = static_cast<typename V::Element>(high[i]) << 16 |
+            (low == nullptr ? 0U : static_cast<typename V::Element>(low[i]));
+  }
+}
+
+/// Pairs [first, first + count) of a line that holds all of its `depth`.
+template <class V>
+void pair_line(const char* line, i64 depth, i64 first, i64 count, typename V::Element* to) {
+  const auto* const from = reinterpret_cast<const std::uint16_t*>(line);
+  for (i64 p = 0; p < count; ++p) {
+    const i64 k = 2 * (first + p);
+    to[p] = static_cast<typename V::Element>(from[k]) << 16 |
+            (k + 1 < depth ? static_cast<typename V::Element>(from[k + 1]) : 0U);
+  }
+}
+
 /// Panel A of a tile of R rows, [k][R].
-template <class Scalar, int R>
+template <class Element, int R>
 struct ByDepth {
-  const Scalar* at;
-  COTERIE_INLINE Scalar operator()(i64 k, int i) const { return at[k * R + i]; }
+  const Element* at;
+  COTERIE_INLINE Element operator()(i64 k, int i) const { return at[k * R + i]; }
 };
 
 /// Panel A of a tile, rows Stride apart.
-template <class Scalar, i64 Stride>
+template <class Element, i64 Stride>
 struct ByRows {
-  const Scalar* at;
-  COTERIE_INLINE Scalar operator()(i64 k, int i) const { return at[i * Stride + k]; }
+  const Element* at;
+  COTERIE_INLINE Element operator()(i64 k, int i) const { return at[i * Stride + k]; }
 };
 
 /// Panel B of a tile, [k][columns of a tile].
 template <class V>
 struct PackedLines {
-  const typename V::Scalar* at;
+  const typename V::Element* at;
   i64 depth;
-  COTERIE_INLINE typename V::Vec load(i64 k, int j) const {
+  COTERIE_INLINE typename V::Operand load(i64 k, int j) const {
     return V::load(at + (k * V::kOuterVectors + j) * V::kLanes);
   }
 };
@@ -73,6 +103,20 @@ struct LinesInPlace {
     } else {
       return V::load(from);
     }
+  }
+};
+
+/// As LinesInPlace, in pairs: lines 2k and 2k + 1, which may be null.
+template <class V>
+struct PairsInPlace {
+  const char* const* lines;
+  i64 first;
+  i64 depth;
+  COTERIE_INLINE typename V::Operand load(i64 k, int j) const {
+    const i64 at = first + j * V::kLanes;
+    const auto* const odd = reinterpret_cast<const std::uint16_t*>(lines[2 * k + 1]);
+    return V::pairs(reinterpret_cast<const std::uint16_t*>(lines[2 * k]) + at,
+                    odd == nullptr ? nullptr : odd + at);
   }
 };
 
@@ -97,14 +141,14 @@ COTERIE_INLINE void outer_tile(const A& a, const B& b, const TileOfSums<typename
     }
   }
   for (i64 k = 0; k < b.depth; ++k) {
-    typename V::Vec w[kVectors];
+    typename V::Operand w[kVectors];
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) {
       w[j] = b.load(k, j);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i) {
-      const typename V::Vec x = V::broadcast(a(k, i));
+      const typename V::Operand x = V::broadcast(a(k, i));
 #pragma GCC unroll 4
       for (int j = 0; j < kVectors; ++j) {
         sum[i][j] = V::multiply_add(x, w[j], sum[i][j]);

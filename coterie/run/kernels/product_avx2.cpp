@@ -11,7 +11,10 @@ namespace {
 /// Eight lanes. 3 x 4 accumulators, 3 rows and a weight fill the 16 registers.
 struct Avx2 {
   using Scalar = float;
+  using Element = float;
   using Vec = __m256;
+  using Operand = Vec;
+  static constexpr bool kPairs = false;
   using Four = __m128;
   typedef std::int32_t Int __attribute__((vector_size(32)));
   static constexpr i64 kLanes = 8;
@@ -55,7 +58,10 @@ struct Avx2 {
 /// Four lanes of fp64.
 struct WideAvx2 {
   using Scalar = double;
+  using Element = double;
   using Vec = __m256d;
+  using Operand = Vec;
+  static constexpr bool kPairs = false;
   static constexpr i64 kLanes = 4;
   static constexpr int kOuterRows = 6;
   static constexpr int kOuterVectors = 2;

@@ -9,7 +9,10 @@ namespace {
 /// Four lanes by the compiler's portable vectors.
 struct Generic {
   using Scalar = float;
+  using Element = float;
   typedef float Vec __attribute__((vector_size(16)));
+  using Operand = Vec;
+  static constexpr bool kPairs = false;
   using Four = Vec;
   typedef std::int32_t Int __attribute__((vector_size(16)));
   static constexpr i64 kLanes = 4;
@@ -52,7 +55,10 @@ struct Generic {
 /// Two lanes of fp64.
 struct WideGeneric {
   using Scalar = double;
+  using Element = double;
   typedef double Vec __attribute__((vector_size(16)));
+  using Operand = Vec;
+  static constexpr bool kPairs = false;
   static constexpr i64 kLanes = 2;
   static constexpr int kOuterRows = 4;
   static constexpr int kOuterVectors = 2;

@@ -26,6 +26,7 @@ struct GroupedWeightGradient {
 /// Each element is one chain of multiply-adds over the rows in the given order, in fp32 (fp64 for
 /// fp64), starting at zero or at what is there. So cutting the rows into consecutive calls with
 /// `accumulate` gives the bits of one call; threads do not matter. bf16 gradients are rounded once.
+/// avx512_bf16 takes denormal operands of bf16 products and denormal sums as zero.
 /// An expert without rows: exact zeros, or untouched with `accumulate`. A gradient whose data is
 /// null is skipped; so no expert needs one that it does not train.
 /// kBadInput names the argument, the expert and the value.

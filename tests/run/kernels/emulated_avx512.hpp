@@ -106,6 +106,19 @@ inline __m512 dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
   return cast<__m512>(out);
 }
 
+inline __m512i set1_epi32(int v) {
+  Words out;
+  out.fill(static_cast<std::uint32_t>(v));
+  return cast<__m512i>(out);
+}
+inline __m512i or_si512(__m512i a, __m512i b) {
+  const auto x = cast<Words>(a), y = cast<Words>(b);
+  Words out;
+  for (std::size_t i = 0; i < 16; ++i) {
+    out[i] = x[i] | y[i];
+  }
+  return cast<__m512i>(out);
+}
 inline __m512 set1_ps(float v) {
   Floats out;
   out.fill(v);
@@ -159,3 +172,5 @@ inline __m512d fmadd_pd(__m512d a, __m512d b, __m512d c) {
 #define _mm512_storeu_pd ::coterie::kernels::emulated::storeu_pd
 #define _mm512_set1_pd ::coterie::kernels::emulated::set1_pd
 #define _mm512_fmadd_pd ::coterie::kernels::emulated::fmadd_pd
+#define _mm512_set1_epi32 ::coterie::kernels::emulated::set1_epi32
+#define _mm512_or_si512 ::coterie::kernels::emulated::or_si512
