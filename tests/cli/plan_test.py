@@ -82,6 +82,10 @@ class PlanTest(unittest.TestCase):
             self.assertIn("D1", plan["forward"]["lane_orders"]["inter"])
         ranked = [a["speed_up"] for a in document["advice"]]
         self.assertEqual(ranked, sorted(ranked, reverse=True))
+        gradients = document["gradients"]
+        sent = gradients["greedy"]
+        self.assertAlmostEqual(sum(sent["dense_bytes"] + sent["moe_bytes"]) + sent["last_bytes"], gradients["bytes"])
+        self.assertLessEqual(sent["exposed_s"], gradients["fixed_pieces"]["exposed_s"] * (1 + 1e-9))
         self.assertIn("Tutel/PipeMoE", self.plan().stdout)
 
     def test_a_better_placement_is_predicted_to_be_faster(self):

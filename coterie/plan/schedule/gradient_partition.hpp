@@ -9,6 +9,7 @@
 
 #include "coterie/base/json.hpp"
 #include "coterie/plan/cost/cost.hpp"
+#include "coterie/plan/schedule/layer_work.hpp"
 
 namespace coterie::schedule {
 
@@ -32,6 +33,14 @@ struct GradientPartition {
   bool operator==(const GradientPartition&) const = default;
 };
 Json to_json(const GradientPartition& partition);
+
+/// The layers of a model as gradients see them, from their work (given in forward order; the result
+/// is in backward order). A MoE part's time is that of FSMoE's schedule with the best chunk count
+/// in 1..most_chunks, by the exact form, or by the simulator where there is contention. The result
+/// keeps copies of what it needs.
+std::vector<GradientLayer> gradient_layers_of(std::span<const LayerWork> works,
+                                              const cost::Contention& contention,
+                                              std::int32_t most_chunks = 16);
 
 enum class GradientMethod : std::uint8_t {
   kGreedy,       ///< ours: dense windows, MoE windows, then the remainder where it costs least

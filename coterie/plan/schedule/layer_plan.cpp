@@ -37,6 +37,9 @@ PhasePlan phase_plan_from(const JsonReader& reader) {
   const double sum = std::accumulate(plan.shares.begin(), plan.shares.end(), 0.0);
   COTERIE_REQUIRE(!plan.shares.empty() && std::abs(sum - 1) < 1e-9, reader.place(),
                   "/shares: they sum to ", sum, " instead of 1");
+  for (const double share : plan.shares) {
+    COTERIE_REQUIRE(share > 0, reader.place(), "/shares: a chunk has the share ", share);
+  }
   plan.one_stream = reader.at("one_stream").as_bool();
   const std::string order = reader.at("order").as_string();
   bool found = false;

@@ -14,7 +14,7 @@ namespace coterie::schedule {
 /// How chunk counts are chosen.
 enum class Planner : std::uint8_t {
   kEnumerate,   ///< every count, by the exact form or the simulator
-  kAlgorithm1,  ///< FSMoE's closed form (section 4.3), blind to contention
+  kAlgorithm1,  ///< FSMoE's closed form (section 4.3), blind to contention; ours enumerates still
   kOracle,      ///< brute force: every count, and for ours a fine search over shapes; slow
 };
 /// "enumerate", "algorithm_1", "oracle".

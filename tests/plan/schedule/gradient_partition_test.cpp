@@ -11,6 +11,8 @@
 #include "coterie/base/error.hpp"
 #include "coterie/base/random.hpp"
 #include "coterie/plan/schedule/differential_evolution.hpp"
+#include "coterie/plan/schedule/schedules.hpp"
+#include "tests/plan/schedule/random_work.hpp"
 
 namespace coterie::schedule {
 namespace {
@@ -113,6 +115,45 @@ TEST(GradientPartition, GreedyIsAtLeastAsGoodAsTheOthersInTheMean) {
 TEST(GradientPartition, FindsTheMoeWindow) {
   EXPECT_NEAR(moe_window_s(layer_of(1, 0, 3)), 3, 1e-6);
   EXPECT_NEAR(moe_window_s(layer_of(1, 0, 0)), 0, 1e-6);
+}
+
+TEST(GradientLayersOf, TurnsLayersRoundAndSeesTheirWindows) {
+  Random random(9);
+  for (int round = 0; round < 10; ++round) {
+    const std::vector<LayerWork> works = {random_layer(random), random_layer(random)};
+    for (const double links : {0.0, 0.3}) {
+      const cost::Contention contention = cost::uniform_contention(links);
+      const auto layers = gradient_layers_of(works, contention, 8);
+      ASSERT_EQ(layers.size(), 2U);
+      EXPECT_EQ(layers[0].bytes, works[1].gradient.size);
+      EXPECT_EQ(layers[1].dense_window_s, works[0].backward.dense_s());
+      // As FSMoE plans the phase without gradients.
+      LayerWork bare = works[1];
+      bare.gradient = {};
+      PlanOptions options;
+      options.most_chunks = 8;
+      const LayerPlan plan = plan_layer(kFsmoe, bare, contention, options);
+      EXPECT_NEAR(layers[0].moe_s(0), plan.backward.moe_s, 1e-9);
+      EXPECT_GE(layers[0].moe_s(1), layers[0].moe_s(0));
+      EXPECT_LE(layers[0].moe_s(1), layers[0].moe_s(0) + 1 + 1e-9);
+    }
+  }
+}
+
+TEST(GradientPartition, AModelOfRealLayersHidesMoreThanTheOthersDo) {
+  Random random(10);
+  std::vector<LayerWork> works;
+  for (int i = 0; i < 12; ++i) {
+    works.push_back(random_layer(random));
+    works.back().gradient = {cost::CostModel(0.3, 1e-6), 3e6 * random.uniform()};
+  }
+  const auto layers = gradient_layers_of(works, {});
+  const cost::CostModel& all_reduce = works[0].gradient.model;
+  const double ours = partition_gradients(layers, all_reduce).exposed_s;
+  const GradientOptions pieces{GradientMethod::kFixedPieces, 5e5};
+  EXPECT_LE(ours, partition_gradients(layers, all_reduce, pieces).exposed_s);
+  EXPECT_LE(ours, partition_gradients(layers, all_reduce, {GradientMethod::kTwoStep}).exposed_s *
+                      (1 + 1e-6));
 }
 
 TEST(GradientPartition, RefusesWhatCannotBe) {
