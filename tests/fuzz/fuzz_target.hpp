@@ -25,6 +25,9 @@ extern const Target kTokenizer;    // tokenizer.json, then a 0 byte, then a text
 extern const Target kSafetensors;  // a safetensors file
 extern const Target kPlacement;    // a placement file
 extern const Target kTrace;        // a routing trace of any kind, told by its content
+extern const Target kCluster;      // a cluster profile
+extern const Target kPlan;         // a plan file
+extern const Target kTimeline;     // a timeline
 
 /// All targets of this build.
 std::vector<const Target*> targets();
