@@ -58,11 +58,15 @@ void interleave_lines(const char* even, const char* odd, i64 first, i64 count,
 /// Pairs [first, first + count) of a line that holds all of its `depth`.
 template <class V>
 void pair_line(const char* line, i64 depth, i64 first, i64 count, typename V::Element* to) {
-  const auto* const from = reinterpret_cast<const std::uint16_t*>(line);
-  for (i64 p = 0; p < count; ++p) {
-    const i64 k = 2 * (first + p);
-    to[p] = static_cast<typename V::Element>(from[k]) << 16 |
-            (k + 1 < depth ? static_cast<typename V::Element>(from[k + 1]) : 0U);
+  const auto* const from = reinterpret_cast<const std::uint16_t*>(line) + 2 * first;
+  const i64 whole = 2 * (first + count) <= depth ? count : count - 1;
+  for (i64 p = 0; p < whole; ++p) {
+    typename V::Element two;
+    std::memcpy(&two, from + 2 * p, sizeof(two));
+    to[p] = two << 16 | two >> 16;
+  }
+  if (whole < count) {
+    to[whole] = static_cast<typename V::Element>(from[2 * whole]) << 16;
   }
 }
 

@@ -132,7 +132,7 @@ TEST(WeightGradient, BitsSurviveAnyCutIntoCalls) {
       grouped_bias_gradient(
           {sides.a.view(), sides.a_rows, weights.view(), sides.offsets, whole_biases},
           {&threads, backend});
-      for (int round = 0; round < 4; ++round) {
+      for (int round = 0; round < (backend == Backend::kReference ? 1 : 4); ++round) {
         auto parts = sides.outputs(sum_type_of(type));
         std::vector<TypedMatrix> bias(3, TypedMatrix(1, 70, sum_type_of(type)));
         const auto views = mutable_views(parts), biases = mutable_views(bias);
