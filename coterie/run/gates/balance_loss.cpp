@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "coterie/base/error.hpp"
+#include "coterie/run/gates/row_functions.hpp"
 #include "coterie/run/gates/usable_tokens.hpp"
 
 namespace coterie::gates {
@@ -129,7 +130,7 @@ at::Tensor balance_loss(const TokenBatch& batch, const BalanceInputs& inputs,
                       (fractions * (sums_of(inputs.probabilities) * per_token)).sum();
   }
   if (options.z_loss != 0.0) {
-    const at::Tensor z = at::logsumexp(inputs.logits, {1}, /*keepdim=*/true);
+    const at::Tensor z = row_log_sum_exp(inputs.logits);
     loss = loss + (options.z_loss * share) * (sums_of(z * z) * per_token).sum();
   }
   return loss.to(inputs.logits.scalar_type());

@@ -57,13 +57,15 @@ at::ScalarType Gate::type() const {
   return options_.type == RouterType::kFloat64 ? at::kDouble : at::kFloat;
 }
 
-bool Gate::learns() const {
+void Gate::detach_if_frozen(Routing& routing) const {
   for (const at::Tensor& parameter : parameters()) {
     if (parameter.requires_grad()) {
-      return true;
+      return;
     }
   }
-  return false;
+  if (routing.aux_loss.defined()) {
+    routing.aux_loss = routing.aux_loss.detach();
+  }
 }
 
 at::Tensor Gate::new_weight(const std::string& name, std::int64_t rows, std::int64_t columns) {
@@ -92,14 +94,13 @@ Routing PickingGate::forward(const TokenBatch& batch) {
   const at::Tensor ids =
       at::where(routing.usable.unsqueeze(1), choice.ids, at::Scalar(std::int64_t{-1}));
   routing.ids = ids.to(at::kInt);
+  routing.top_k = selects_within_sequence() ? 0 : o.top_k;
   routing.weights = at::where(ids.ge(0), choice.weights, 0.0);
   count_picks(routing.ids, o.num_experts, routing.statistics);
   routing.aux_loss = balance_loss(
       batch, {routing.ids, routing.logits, choice.probabilities, routing.usable, o.num_experts},
       o.balance);
-  if (routing.aux_loss.defined() && !learns()) {
-    routing.aux_loss = routing.aux_loss.detach();
-  }
+  detach_if_frozen(routing);
   return routing;
 }
 

@@ -51,8 +51,8 @@ class Gate : public torch::nn::Module {
   /// (initializer_seed, noise_stream, name).
   at::Tensor new_weight(const std::string& name, std::int64_t rows, std::int64_t columns);
   [[nodiscard]] at::ScalarType type() const;
-  /// False if no parameter of the gate learns: then losses carry no gradient.
-  [[nodiscard]] bool learns() const;
+  /// If no parameter of the gate learns, its losses pull at nothing else either.
+  void detach_if_frozen(Routing& routing) const;
 
  private:
   GateOptions options_;

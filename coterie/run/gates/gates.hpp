@@ -13,10 +13,13 @@
 /// Tie rule of every choice: exact ties go to the lowest expert id (expert choice: then the lowest
 /// token). Logits, scores and routing weights are fp32 or fp64, never narrower.
 #include "coterie/run/gates/balance_loss.hpp"
+#include "coterie/run/gates/capacity.hpp"
 #include "coterie/run/gates/gate.hpp"
+#include "coterie/run/gates/noise.hpp"
 #include "coterie/run/gates/options.hpp"
 #include "coterie/run/gates/order.hpp"
 #include "coterie/run/gates/router_linear.hpp"
 #include "coterie/run/gates/routing.hpp"
+#include "coterie/run/gates/row_functions.hpp"
 #include "coterie/run/gates/select.hpp"
 #include "coterie/run/gates/token_batch.hpp"

@@ -2,7 +2,9 @@
 #include <ATen/ATen.h>
 
 #include "coterie/base/error.hpp"
+#include "coterie/run/gates/capacity.hpp"
 #include "coterie/run/gates/order_kinds.hpp"
+#include "coterie/run/gates/usable_tokens.hpp"
 
 namespace coterie::gates {
 namespace {
@@ -19,13 +21,20 @@ class IndexOrder final : public Order {
     rows.ids = routing.ids;
     rows.weights = routing.weights;
     rows.statistics = routing.statistics;
+    if (options_.capacity.factor > 0.0) {
+      const PickPlaces places = place_picks(batch, routing, options_.capacity, options_.name);
+      const at::Tensor kept = places.place.ge(0).to(routing.ids.device());
+      rows.ids = at::where(kept, routing.ids, -1).to(at::kInt);
+      rows.weights = at::where(kept, routing.weights, 0.0);
+      count_drops(rows.ids, places.num_dropped, rows.statistics);
+    }
     return rows;
   }
 
   at::Tensor restore(const at::Tensor& outputs, const TokenBatch& batch,
                      const OrderedRows& /*rows*/) const override {
-    COTERIE_REQUIRE(outputs.size(0) == batch.num_tokens(), options_.name, ": ", outputs.size(0),
-                    " outputs for ", batch.num_tokens(), " tokens");
+    COTERIE_REQUIRE(outputs.dim() == 2 && outputs.size(0) == batch.num_tokens(), options_.name,
+                    ": outputs of shape ", outputs.sizes(), " for ", batch.num_tokens(), " tokens");
     return outputs;
   }
 

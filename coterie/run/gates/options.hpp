@@ -9,7 +9,7 @@
 
 namespace coterie::gates {
 
-/// How tokens and experts find each other; docs/design/009 holds the formula of each.
+/// How tokens and experts find each other; docs/design/011 holds the formula of each.
 enum class GateKind : std::uint8_t {
   kTopkSoftmax,   ///< Mixtral, OLMoE, Qwen-MoE: softmax and the top k
   kGshard,        ///< noisy top-k: softmax(KeepTopK(H)), H = xW + normal * softplus(xW_noise)

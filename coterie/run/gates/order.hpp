@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "coterie/run/gates/options.hpp"
 #include "coterie/run/gates/routing.hpp"
@@ -12,15 +13,19 @@
 
 namespace coterie::gates {
 
+/// Rows of the slots of some tokens (a sequence, or all tokens of the call), and their way back.
+struct SlotBlock {
+  at::Tensor tokens;   ///< int64 [n] places in the batch, ascending
+  at::Tensor combine;  ///< [n, rows of the block], differentiable: y[tokens] = combine * outputs
+};
+
 /// Rows for the exchange, and what it needs to know of each.
 struct OrderedRows {
-  at::Tensor rows;     ///< [R, H] in x's type, differentiable
-  at::Tensor ids;      ///< int32 [R, k] distinct in a row; -1: no expert, adds exactly 0
-  at::Tensor weights;  ///< [R, k] fp32 or fp64, differentiable; 0 where the id is -1
-  /// einsum and slots: [T, R] differentiable, weight of each row in each token. Block-diagonal by
-  /// sequence; kept as one block a sequence.
-  std::vector<at::Tensor> combine;
-  RoutingStatistics statistics;  ///< the gate's, with the picks and tokens that were dropped
+  at::Tensor rows;                ///< [R, H] in x's type, differentiable
+  at::Tensor ids;                 ///< int32 [R, k] distinct in a row; -1: no expert, adds exactly 0
+  at::Tensor weights;             ///< [R, k] fp32 or fp64, differentiable; 0 where the id is -1
+  std::vector<SlotBlock> blocks;  ///< einsum and slots; their rows follow one another
+  RoutingStatistics statistics;   ///< the gate's, with the picks and tokens that were dropped
 };
 
 /// Turns tokens into rows for the experts, and the experts' results back into tokens. Holds no

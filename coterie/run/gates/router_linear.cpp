@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <array>
+
 #include "coterie/base/error.hpp"
 
 namespace coterie::gates {
@@ -13,63 +15,74 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
+kernels::DType type_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kBFloat16: return kernels::DType::kBfloat16;
+    case at::kDouble: return kernels::DType::kFloat64;
+    default: return kernels::DType::kFloat32;
+  }
+}
+
 kernels::ConstMatrixView view_of(const at::Tensor& matrix) {
-  const bool bf16 = matrix.scalar_type() == at::kBFloat16;
-  return {matrix.const_data_ptr(), matrix.size(0), matrix.size(1), matrix.size(1),
-          bf16 ? kernels::DType::kBfloat16 : kernels::DType::kFloat32};
+  return {matrix.const_data_ptr(), matrix.size(0), matrix.size(1), matrix.size(1), type_of(matrix)};
 }
 
-/// y = x w^T in fp64, one chain an element.
-void linear_double(const at::Tensor& x, const at::Tensor& w, at::Tensor& y,
-                   const kernels::Execution& execution) {
-  const std::int64_t K = x.size(1);
-  const std::int64_t N = w.size(0);
-  const double* const xs = x.const_data_ptr<double>();
-  const double* const ws = w.const_data_ptr<double>();
-  double* const ys = y.mutable_data_ptr<double>();
-  execution.pool().run_ranges(x.size(0), 16, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      for (std::int64_t n = 0; n < N; ++n) {
-        double sum = 0.0;
-        for (std::int64_t k = 0; k < K; ++k) {
-          sum += xs[i * K + k] * ws[n * K + k];
-        }
-        ys[i * N + n] = sum;
-      }
-    }
-  });
+kernels::MatrixView mutable_view_of(at::Tensor& matrix) {
+  return {matrix.mutable_data_ptr(), matrix.size(0), matrix.size(1), matrix.size(1),
+          type_of(matrix)};
 }
 
-/// y = x w^T in w's type. x on the CPU may be bf16 beside fp32.
-at::Tensor product(const at::Tensor& x, const at::Tensor& w, const kernels::Execution& execution) {
-  if (!x.is_cpu()) {
-    return at::mm(x.to(w.scalar_type()), w.t());
-  }
-  const at::Tensor rows = x.contiguous();
-  const at::Tensor weight = w.contiguous();
-  at::Tensor y = at::empty({x.size(0), w.size(0)}, w.options());
-  if (w.scalar_type() == at::kDouble) {
-    linear_double(rows, weight, y, execution);
-  } else {
-    kernels::linear(
-        view_of(rows), view_of(weight),
-        {y.mutable_data_ptr(), y.size(0), y.size(1), y.size(1), kernels::DType::kFloat32},
-        execution);
-  }
-  return y;
-}
-
-/// x as a type that product() takes beside weight's.
+/// x contiguous, in a type that the kernels take beside weight's.
 at::Tensor prepare(const at::Tensor& x, const at::Tensor& weight) {
   const bool as_it_is = weight.scalar_type() == at::kFloat && x.scalar_type() == at::kBFloat16;
-  return as_it_is ? x : x.to(weight.scalar_type());
+  return (as_it_is ? x : x.to(weight.scalar_type())).contiguous();
+}
+
+struct Gradients {
+  at::Tensor x;       ///< undefined unless wanted
+  at::Tensor weight;  ///< undefined unless wanted
+};
+
+/// All contiguous; gradient and weight of one type, x of it or narrower.
+Gradients product_backward(const at::Tensor& x, const at::Tensor& weight,
+                           const at::Tensor& gradient, std::array<bool, 2> wanted,
+                           const kernels::Execution& execution) {
+  Gradients result;
+  if (!x.is_cpu()) {
+    result.x = wanted[0] ? at::mm(gradient, weight) : at::Tensor();
+    result.weight = wanted[1] ? at::mm(gradient.t(), x.to(gradient.scalar_type())) : at::Tensor();
+    return result;
+  }
+  kernels::LinearBackward task;
+  task.x = view_of(x);
+  task.w = view_of(weight);
+  task.grad_y = view_of(gradient);
+  if (wanted[0]) {
+    result.x = at::empty(x.sizes(), weight.options());
+    task.grad_x = mutable_view_of(result.x);
+  }
+  if (wanted[1]) {
+    result.weight = at::empty(weight.sizes(), weight.options());
+    task.grad_w = mutable_view_of(result.weight);
+  }
+  kernels::linear_backward(task, execution);
+  return result;
 }
 
 struct RouterLinear : torch::autograd::Function<RouterLinear> {
   static Variable forward(AutogradContext* context, const Variable& x, const Variable& weight,
                           kernels::Threads* threads, std::int64_t backend) {
     const kernels::Execution execution{threads, static_cast<kernels::Backend>(backend)};
-    const at::Tensor logits = product(prepare(x.detach(), weight), weight.detach(), execution);
+    const at::Tensor rows = x.detach();
+    const at::Tensor matrix = weight.detach().contiguous();
+    at::Tensor logits;
+    if (x.is_cpu()) {
+      logits = at::empty({x.size(0), weight.size(0)}, matrix.options());
+      const at::Tensor prepared = prepare(rows, matrix);
+      kernels::linear(view_of(prepared), view_of(matrix), mutable_view_of(logits), execution);
+    } else {
+      logits = at::mm(rows.to(matrix.scalar_type()), matrix.t());
+    }
     context->save_for_backward({x, weight, at::isfinite(logits).all(1, /*keepdim=*/true)});
     context->saved_data["threads"] = reinterpret_cast<std::int64_t>(threads);
     context->saved_data["backend"] = backend;
@@ -81,20 +94,20 @@ struct RouterLinear : torch::autograd::Function<RouterLinear> {
     const kernels::Execution execution{
         reinterpret_cast<kernels::Threads*>(context->saved_data["threads"].toInt()),
         static_cast<kernels::Backend>(context->saved_data["backend"].toInt())};
-    const at::Tensor& x = saved[0];
-    const at::Tensor weight = saved[1].detach();
+    const at::Tensor weight = saved[1].detach().contiguous();
     const at::Tensor& finite = saved[2];
-    const at::Tensor gradient = at::where(finite, gradients[0], 0.0).to(weight.scalar_type());
-    Variable grad_x;
-    Variable grad_weight;
-    if (context->needs_input_grad(0)) {
-      grad_x = product(gradient, weight.t(), execution).to(x.scalar_type());
+    at::Tensor rows = prepare(saved[0].detach(), weight);
+    at::Tensor gradient = gradients[0].to(weight.scalar_type()).contiguous();
+    if (!finite.all().item<bool>()) {
+      rows = at::where(finite, rows, 0.0);
+      gradient = at::where(finite, gradient, 0.0);
     }
-    if (context->needs_input_grad(1)) {
-      const at::Tensor rows = at::where(finite, x.detach().to(weight.scalar_type()), 0.0);
-      grad_weight = product(gradient.t(), rows.t(), execution);
-    }
-    return {grad_x, grad_weight, Variable(), Variable()};
+    const Gradients result =
+        product_backward(rows, weight, gradient,
+                         {context->needs_input_grad(0), context->needs_input_grad(1)}, execution);
+    const Variable grad_x =
+        result.x.defined() ? Variable(result.x.to(saved[0].scalar_type())) : Variable();
+    return {grad_x, result.weight, Variable(), Variable()};
   }
 };
 

@@ -31,6 +31,8 @@ struct Routing {
   /// int32 [T, k] distinct expert ids by descending selection score, ties to the lowest id; -1: no
   /// expert (padding, bad tokens, fewer than k).
   at::Tensor ids;
+  /// Picks that each token makes; 0 where experts or slots choose, however many columns ids has.
+  std::int64_t top_k = 0;
   at::Tensor weights;  ///< [T, k] fp32 or fp64, differentiable; exactly 0 where the id is -1
   /// [T, E] (SoftMoE [T, slots]) fp32 or fp64, differentiable: what scores are made of. Rows of
   /// padding and bad tokens are 0.

@@ -26,21 +26,20 @@ at::Tensor usable_tokens(const TokenBatch& batch, const at::Tensor& logits,
 void count_picks(const at::Tensor& ids, std::int64_t num_experts, RoutingStatistics& statistics) {
   const at::Tensor picks = ids.to(at::kCPU).contiguous();
   statistics.picks_per_expert.assign(static_cast<std::size_t>(num_experts), 0);
-  const std::int32_t* const data = picks.const_data_ptr<std::int32_t>();
-  const std::int64_t k = picks.size(1);
-  std::int64_t served = 0;
-  for (std::int64_t token = 0; token < picks.size(0); ++token) {
-    bool has_expert = false;
-    for (std::int64_t i = 0; i < k; ++i) {
-      const std::int32_t id = data[token * k + i];
-      if (id >= 0) {
-        ++statistics.picks_per_expert.at(static_cast<std::size_t>(id));
-        has_expert = true;
-      }
+  const std::int32_t* const id = picks.const_data_ptr<std::int32_t>();
+  for (std::int64_t i = 0; i < picks.numel(); ++i) {
+    if (id[i] >= 0) {
+      ++statistics.picks_per_expert.at(static_cast<std::size_t>(id[i]));
     }
-    served += has_expert ? 1 : 0;
   }
-  statistics.num_dropped_tokens = statistics.num_tokens - served;
+  count_drops(ids, 0, statistics);
+}
+
+void count_drops(const at::Tensor& kept_ids, std::int64_t num_dropped_picks,
+                 RoutingStatistics& statistics) {
+  statistics.num_dropped_picks = num_dropped_picks;
+  const std::int64_t num_served = kept_ids.ge(0).any(1).sum().item<std::int64_t>();
+  statistics.num_dropped_tokens = statistics.num_tokens - num_served;
 }
 
 std::vector<std::vector<std::int64_t>> usable_by_sequence(const TokenBatch& batch,

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "coterie/run/gates/routing.hpp"
 #include "coterie/run/gates/token_batch.hpp"
@@ -18,6 +19,10 @@ at::Tensor usable_tokens(const TokenBatch& batch, const at::Tensor& logits,
 /// Fills picks_per_expert, and num_dropped_tokens with usable tokens without an expert.
 /// ids int32 [T, k].
 void count_picks(const at::Tensor& ids, std::int64_t num_experts, RoutingStatistics& statistics);
+
+/// Fills num_dropped_picks, and num_dropped_tokens from the ids that are left.
+void count_drops(const at::Tensor& kept_ids, std::int64_t num_dropped_picks,
+                 RoutingStatistics& statistics);
 
 /// Usable tokens of each sequence: S lists of places in the batch, ascending.
 std::vector<std::vector<std::int64_t>> usable_by_sequence(const TokenBatch& batch,

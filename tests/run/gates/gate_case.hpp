@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 
 #include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "coterie/run/gates/gates.hpp"
@@ -19,6 +21,24 @@ TokenBatch random_batch(const std::vector<std::int64_t>& lengths, std::int64_t h
 
 /// Options of a small fp64 gate.
 GateOptions small_gate(GateKind kind, std::int32_t num_experts = 8, std::int32_t top_k = 2);
+
+/// Every kind of gate in every mode, small and fp64, with its losses on.
+std::vector<GateOptions> every_gate();
+
+/// "deepseek, groups 4 of ..." for messages: the options that differ from the defaults.
+std::string describe(const GateOptions& options);
+
+/// A gate with random parameters, bias included.
+std::shared_ptr<Gate> random_gate(const GateOptions& options, std::uint64_t seed);
+
+/// The tokens [begin, end) of sequences [first, last) as a batch of their own.
+TokenBatch take_sequences(const TokenBatch& batch, std::int64_t first, std::int64_t last);
+
+/// The same sequences, each with `count` padding tokens of large random numbers on the left.
+TokenBatch pad_left(const TokenBatch& batch, std::int64_t count);
+
+/// Rows of the real tokens.
+at::Tensor real_rows(const TokenBatch& batch, const at::Tensor& rows);
 
 /// Gives every parameter normal values of some size, so that nothing hides behind small weights.
 void randomize(Gate& gate, std::uint64_t seed, double deviation = 0.5);
