@@ -59,20 +59,23 @@ void check_sizes(const ModelConfig& config, const std::string& file) {
 ModelConfig read_model_config(const fs::path& model) {
   const fs::path path = fs::is_directory(model) ? model / "config.json" : model;
   COTERIE_REQUIRE(fs::exists(path), path.string(), ": no such file: not a model folder?");
-  const Json document = read_json_file(path);
-  ConfigKeys keys(document, path.string());
+  return model_config_from_json(read_json_file(path), path.string());
+}
+
+ModelConfig model_config_from_json(const Json& document, const std::string& source) {
+  ConfigKeys keys(document, source);
   ModelConfig config;
   config.family = keys.text("model_type");
-  const Family& family = family_named(config.family, path.string());
+  const Family& family = family_named(config.family, source);
   if (const auto experts = document.find("num_experts");
       experts != document.end() && *experts == 0) {
-    fail(ErrorCode::kBadInput, path.string(), ": num_experts = 0: not a mixture-of-experts model");
+    fail(ErrorCode::kBadInput, source, ": num_experts = 0: not a mixture-of-experts model");
   }
   read_sizes(keys, config);
   keys.only("hidden_act", "silu");
   family.read_switches(keys, config);
   keys.finish();
-  check_sizes(config, path.string());
+  check_sizes(config, source);
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     config.moe_layers.push_back(static_cast<std::int32_t>(layer));
   }

@@ -7,12 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "coterie/base/json_forward.hpp"
+
 namespace coterie::models {
 
 /// Where queries and keys are normalised.
 enum class QkNorm : std::uint8_t {
   kNone,
   kWholeProjection,  ///< RMSNorm over all heads together, before they are split (OLMoE)
+  kEachHead,         ///< RMSNorm over each head, one weight for all (Qwen3); training only
 };
 
 /// A decoder as its `config.json` describes it: sizes, and the switches in which families differ.
@@ -51,6 +54,9 @@ struct ModelConfig {
 /// wrong value, kUnsupported for a family or a switch that no decoder here has (unknown keys
 /// included, so that nothing is ignored that might change the result).
 ModelConfig read_model_config(const std::filesystem::path& model);
+
+/// As read_model_config, of a document that came from `source`.
+ModelConfig model_config_from_json(const Json& document, const std::string& source);
 
 /// `model_type` of all families, ascending.
 std::vector<std::string> family_names();

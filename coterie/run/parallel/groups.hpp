@@ -33,6 +33,9 @@ class Groups {
   [[nodiscard]] comm::Communicator& expert() const { return group(GroupKind::kExpert); }
   [[nodiscard]] comm::Communicator& expert_shard() const { return group(GroupKind::kExpertShard); }
   [[nodiscard]] comm::Communicator& expert_data() const { return group(GroupKind::kExpertData); }
+  [[nodiscard]] comm::Communicator& expert_holders() const {
+    return group(GroupKind::kExpertHolders);
+  }
   [[nodiscard]] comm::Communicator& pipeline() const { return group(GroupKind::kPipeline); }
   [[nodiscard]] comm::Communicator& ends() const { return group(GroupKind::kEnds); }
 

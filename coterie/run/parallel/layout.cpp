@@ -13,9 +13,10 @@ namespace coterie::parallel {
 namespace {
 
 constexpr std::array<GroupKind, kNumGroupKinds> kKinds = {
-    GroupKind::kWorld,      GroupKind::kStage,    GroupKind::kData,
-    GroupKind::kModel,      GroupKind::kExpert,   GroupKind::kExpertShard,
-    GroupKind::kExpertData, GroupKind::kPipeline, GroupKind::kEnds};
+    GroupKind::kWorld,      GroupKind::kStage,         GroupKind::kData,
+    GroupKind::kModel,      GroupKind::kExpert,        GroupKind::kExpertShard,
+    GroupKind::kExpertData, GroupKind::kExpertHolders, GroupKind::kPipeline,
+    GroupKind::kEnds};
 
 std::string list_of(const std::vector<int>& ranks) {
   std::string text;
@@ -48,6 +49,7 @@ const char* name_of(GroupKind kind) noexcept {
     case GroupKind::kExpert: return "expert";
     case GroupKind::kExpertShard: return "expert_shard";
     case GroupKind::kExpertData: return "expert_data";
+    case GroupKind::kExpertHolders: return "expert_holders";
     case GroupKind::kPipeline: return "pipeline";
     case GroupKind::kEnds: return "ends";
   }
@@ -132,6 +134,7 @@ int Layout::group_of(GroupKind kind, int rank) const {
     case GroupKind::kExpertShard: return stage_begin + at.expert_data * options_.expert + at.expert;
     case GroupKind::kExpertData:
       return at.pipeline * holders + at.expert * options_.expert_shard + at.expert_shard;
+    case GroupKind::kExpertHolders: return at.pipeline * options_.expert + at.expert;
     case GroupKind::kPipeline: return rank % stage_size();
     case GroupKind::kEnds: return at.pipeline == options_.pipeline - 1 ? 0 : at.pipeline;
   }
@@ -176,9 +179,9 @@ std::string Layout::table() const {
         << std::setw(7) << at.model << std::setw(6) << at.expert_data << std::setw(8) << at.expert
         << std::setw(7) << at.expert_shard << "\n";
   }
-  out << "\ngroup         size  members\n";
+  out << "\ngroup           size  members\n";
   for (const GroupKind kind : kKinds) {
-    out << std::left << std::setw(14) << name_of(kind) << std::right << std::setw(4)
+    out << std::left << std::setw(16) << name_of(kind) << std::right << std::setw(4)
         << size_of(kind) << "  ";
     std::string separator;
     for (const std::vector<int>& group : groups_of(*this, kind)) {

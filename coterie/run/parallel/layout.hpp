@@ -45,19 +45,21 @@ struct Coordinates {
 
 /// Sets of ranks that work together. Every rank is in exactly one group of each kind.
 enum class GroupKind : std::uint8_t {
-  kWorld,        ///< all
-  kStage,        ///< one pipeline stage: data * model
-  kData,         ///< same stage, same model coordinate: the copies of a shard of the dense parts
-  kModel,        ///< same stage, same data coordinate: the shards of one copy
-  kExpert,       ///< EP: same copy, same shard, all experts
-  kExpertShard,  ///< ESP: the shards of the same experts of the same copy
-  kExpertData,   ///< the copies of one shard of the same experts
-  kPipeline,     ///< same place in each stage
-  kEnds,         ///< first and last stage: who holds a tied embedding. In other stages: the stage
+  kWorld,          ///< all
+  kStage,          ///< one pipeline stage: data * model
+  kData,           ///< same stage, same model coordinate: the copies of a shard of the dense parts
+  kModel,          ///< same stage, same data coordinate: the shards of one copy
+  kExpert,         ///< EP: same copy, same shard, all experts
+  kExpertShard,    ///< ESP: the shards of the same experts of the same copy
+  kExpertData,     ///< the copies of one shard of the same experts
+  kExpertHolders,  ///< all who hold a part of the same experts: expert_shard * expert_data
+  kPipeline,       ///< same place in each stage
+  kEnds,           ///< first and last stage: who holds a tied embedding. In other stages: the stage
 };
-inline constexpr std::size_t kNumGroupKinds = 9;
+inline constexpr std::size_t kNumGroupKinds = 10;
 
-/// "world", "stage", "data", "model", "expert", "expert_shard", "expert_data", "pipeline", "ends".
+/// "world", "stage", "data", "model", "expert", "expert_shard", "expert_data",
+/// "expert_holders", "pipeline", "ends".
 const char* name_of(GroupKind kind) noexcept;
 
 /// The coordinates of every rank, by arithmetic alone: the same on every rank, without a message.

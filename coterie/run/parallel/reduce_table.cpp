@@ -65,6 +65,7 @@ const char* name_of(ParameterKind kind) noexcept {
     case ParameterKind::kHeadShard: return "head_shard";
     case ParameterKind::kGate: return "gate";
     case ParameterKind::kExpert: return "expert";
+    case ParameterKind::kExpertBias: return "expert_bias";
   }
   return "unknown parameter";
 }
@@ -76,6 +77,7 @@ GroupKind reduce_group(ParameterKind kind) noexcept {
     case ParameterKind::kTiedEmbedding: return GroupKind::kEnds;
     case ParameterKind::kHeadShard: return GroupKind::kData;
     case ParameterKind::kExpert: return GroupKind::kExpertData;
+    case ParameterKind::kExpertBias: return GroupKind::kExpertHolders;
   }
   return GroupKind::kStage;
 }

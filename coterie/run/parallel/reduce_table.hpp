@@ -17,7 +17,8 @@ enum class ParameterKind : std::uint8_t {
   kReplicated,
   /// As kReplicated, and held by the first and the last stage: a tied embedding.
   kTiedEmbedding,
-  /// Cut by attention heads over the model group, used on all tokens of the data coordinate.
+  /// Cut over the model group (attention heads, width of a dense feed-forward part), used on all
+  /// tokens of the data coordinate.
   kHeadShard,
   /// The weight of a gate: the same on every rank of a stage. Under ESP a device sees a shard of an
   /// expert's output only, so what it adds to dL/d(routing weight) is a partial sum over hidden
@@ -26,9 +27,11 @@ enum class ParameterKind : std::uint8_t {
   kGate,
   /// Experts: cut by experts over the expert group and by width over the expert-shard group.
   kExpert,
+  /// The output bias of an expert: under ESP every shard holds it, and one of them adds it.
+  kExpertBias,
 };
 
-/// "replicated", "tied_embedding", "head_shard", "gate", "expert".
+/// "replicated", "tied_embedding", "head_shard", "gate", "expert", "expert_bias".
 const char* name_of(ParameterKind kind) noexcept;
 
 /// The group over which a gradient is summed. The loss is divided by the global number of target

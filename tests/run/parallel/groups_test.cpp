@@ -11,9 +11,10 @@ namespace coterie::parallel {
 namespace {
 
 constexpr std::array<GroupKind, kNumGroupKinds> kKinds = {
-    GroupKind::kWorld,      GroupKind::kStage,    GroupKind::kData,
-    GroupKind::kModel,      GroupKind::kExpert,   GroupKind::kExpertShard,
-    GroupKind::kExpertData, GroupKind::kPipeline, GroupKind::kEnds};
+    GroupKind::kWorld,      GroupKind::kStage,         GroupKind::kData,
+    GroupKind::kModel,      GroupKind::kExpert,        GroupKind::kExpertShard,
+    GroupKind::kExpertData, GroupKind::kExpertHolders, GroupKind::kPipeline,
+    GroupKind::kEnds};
 
 std::vector<int> ranks_in(comm::Communicator& group, int rank) {
   std::vector<int> ranks(static_cast<std::size_t>(group.size()));

@@ -13,9 +13,10 @@ namespace coterie::parallel {
 namespace {
 
 constexpr std::array<GroupKind, kNumGroupKinds> kKinds = {
-    GroupKind::kWorld,      GroupKind::kStage,    GroupKind::kData,
-    GroupKind::kModel,      GroupKind::kExpert,   GroupKind::kExpertShard,
-    GroupKind::kExpertData, GroupKind::kPipeline, GroupKind::kEnds};
+    GroupKind::kWorld,      GroupKind::kStage,         GroupKind::kData,
+    GroupKind::kModel,      GroupKind::kExpert,        GroupKind::kExpertShard,
+    GroupKind::kExpertData, GroupKind::kExpertHolders, GroupKind::kPipeline,
+    GroupKind::kEnds};
 
 std::vector<LayoutOptions> all_small_layouts() {
   std::vector<LayoutOptions> layouts;
@@ -75,6 +76,7 @@ TEST(Layout, MembersDifferInOneAxisOnly) {
              stage && at.expert_data == own.expert_data && at.expert == own.expert},
             {GroupKind::kExpertData,
              stage && at.expert == own.expert && at.expert_shard == own.expert_shard},
+            {GroupKind::kExpertHolders, stage && at.expert == own.expert},
             {GroupKind::kPipeline, place},
         };
         for (const auto& [kind, together] : expected) {
@@ -144,7 +146,7 @@ TEST(Layout, TableAndJsonSayTheSame) {
   const Layout layout({2, 2, 2, 1, 2});
   const std::string table = layout.table();
   EXPECT_NE(table.find("8 ranks, 2 copies of the experts"), std::string::npos) << table;
-  EXPECT_NE(table.find("expert           2  0 1 | 2 3 | 4 5 | 6 7"), std::string::npos) << table;
+  EXPECT_NE(table.find("expert             2  0 1 | 2 3 | 4 5 | 6 7"), std::string::npos) << table;
   const Json json = layout.to_json();
   EXPECT_EQ(json["groups"]["expert"].dump(), "[[0,1],[2,3],[4,5],[6,7]]");
   EXPECT_EQ(json["ranks"][5]["expert"], 1);

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "coterie/plan/placement/placement.hpp"
+#include "coterie/run/gates/gates.hpp"
+#include "coterie/run/kernels/kernels.hpp"
+
+namespace coterie::models {
+
+/// How a decoder is trained; what it is says TrainableConfig.
+struct TrainableOptions {
+  at::ScalarType type = at::kFloat;  ///< of parameters and activations: fp64, fp32 or bf16
+  at::Device device = at::kCPU;
+  std::uint64_t seed = 0;  ///< of new parameters and of noise
+
+  /// The gate of every MoE layer: kind, balance losses, noise. Sizes, name, stream and, for top-k
+  /// softmax, renormalisation come from the model.
+  gates::GateOptions gate;
+  gates::OrderOptions order;
+  /// Where experts live, one an MoE layer, devices = ranks of the expert group; empty: contiguous.
+  std::vector<placement::LayerPlacement> placements;
+
+  int forward_chunks = 1;
+  int backward_chunks = 1;
+  /// Keep only each block's input and compute the block again in the backward pass.
+  bool recompute = false;
+  std::int64_t loss_chunk = 1024;  ///< rows whose logits are there at a time
+  kernels::Execution execution;    ///< threads and back end of our kernels; the pool must outlive
+  /// Plain products and softmax, all logits at once, the MoE layer's plain loops (which need an
+  /// expert group of one): slow, obviously right.
+  bool reference = false;
+};
+
+}  // namespace coterie::models
