@@ -34,9 +34,10 @@ std::vector<std::string> own_command_line() {
 
 /// Starts the ranks and ends as they do: returns after success, else throws what the first rank
 /// that failed would have thrown.
-void start_and_wait(int num_processes) {
+void start_and_wait(const LaunchFlags& flags) {
   comm::StartOptions options;
-  options.num_processes = num_processes;
+  options.num_processes = flags.num_processes;
+  options.passes_interrupts = flags.passes_interrupts;
   options.command = own_command_line();
   options.on_error_output = [](std::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stderr);
@@ -105,7 +106,7 @@ void run_on_ranks(const LaunchFlags& flags, Console& console,
   options.num_fake_ranks = std::max(1, flags.num_processes);
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(flags.timeout_s * 1000));
   if (flags.engine != "fake" && comm::must_start_ranks(options.environment, flags.num_processes)) {
-    start_and_wait(flags.num_processes);
+    start_and_wait(flags);
     return;
   }
   console.set_mute(options.environment.rank != 0);

@@ -19,6 +19,8 @@ struct LaunchFlags {
   std::string engine = "automatic";
   double timeout_s = 300;
   int num_threads = 0;  ///< --threads of each rank; 0: its share of the cores
+  /// Ranks end by themselves when interrupted: SIGINT reaches them as SIGUSR1.
+  bool passes_interrupts = false;
 };
 
 /// Adds --nproc, --engine, --timeout-s and --threads.

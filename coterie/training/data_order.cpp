@@ -87,11 +87,4 @@ std::string name_of(OrderKind kind) {
   return kind == OrderKind::kShuffled ? "shuffled" : "mixture";
 }
 
-std::pair<std::int64_t, std::int64_t> share_of(std::int64_t count, int member, int size) {
-  const std::int64_t each = count / size;
-  const std::int64_t more = count % size;
-  const std::int64_t first = each * member + std::min<std::int64_t>(member, more);
-  return {first, first + each + (member < more ? 1 : 0)};
-}
-
 }  // namespace coterie::training

@@ -55,8 +55,4 @@ class DataOrder {
 
 std::string name_of(OrderKind kind);
 
-/// The part of [0, count) that member `member` of `size` works on: [first, second). Contiguous and
-/// as even as can be, the first members have one more.
-std::pair<std::int64_t, std::int64_t> share_of(std::int64_t count, int member, int size);
-
 }  // namespace coterie::training

@@ -20,6 +20,7 @@ Json to_json(const StepMetrics& m) {
           {"tokens_per_s", m.tokens_per_s},
           {"mfu", m.mfu},
           {"imbalance", m.imbalance},
+          {"device_imbalance", m.device_imbalance},
           {"replicas_per_token", m.replicas_per_token},
           {"num_dropped", m.num_dropped},
           {"bytes_sent", m.bytes_sent},

@@ -24,6 +24,7 @@ struct StepMetrics {
   double tokens_per_s = 0;
   double mfu = 0;                 ///< part of the matrix peak of all ranks together
   std::vector<double> imbalance;  ///< of each MoE layer: largest load of an expert over the mean
+  double device_imbalance = 1;    ///< the same for devices, a mean over layers
   double replicas_per_token = 0;  ///< devices a token's row is needed on, a mean over layers
   std::int64_t num_dropped = 0;   ///< picks dropped by capacity, all layers
   std::uint64_t bytes_sent = 0;   ///< between ranks, of all ranks together

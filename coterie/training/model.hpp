@@ -39,6 +39,8 @@ struct LayerLoad {
 
   /// The largest load of an expert over the mean one; 1 is perfect balance.
   [[nodiscard]] double imbalance() const;
+  /// The same for `num_devices` devices that hold equally many experts each, in ascending order.
+  [[nodiscard]] double device_imbalance(std::int64_t num_devices) const;
 };
 
 /// Sums over all ranks, the same on every rank.

@@ -5,11 +5,6 @@
 
 namespace coterie::training {
 
-at::Tensor view_of(const Piece& piece, const at::Tensor& local) {
-  const at::Tensor base = piece.slot < 0 ? local : local.select(0, piece.slot);
-  return base.narrow(0, piece.row, piece.size.at(0));
-}
-
 void check_pieces(const std::string& name, const std::vector<Piece>& pieces,
                   const at::Tensor& local) {
   std::int64_t covered = 0;

@@ -132,18 +132,13 @@ void read_outputs(StrictObject& object, Recipe& recipe) {
   }
 }
 
-void read_loss(StrictObject& object, Recipe& recipe) {
-  if (object.has("initial")) {
-    StrictObject initial(object.required("initial"));
-    initial.read("from", recipe.start_from);
-    initial.read("std", recipe.initial_std, 0, 1e6);
-    initial.finish();
+void read_layers(StrictObject& object, Recipe& recipe) {
+  object.read("start_from", recipe.start_from);
+  if (object.has("gate")) {
+    recipe.gate = gates::gate_options_from_json(object.required("gate"));
   }
-  if (object.has("loss")) {
-    StrictObject loss(object.required("loss"));
-    loss.read("balance", recipe.balance_coefficient, 0, 1e6);
-    loss.read("router_z", recipe.router_z_coefficient, 0, 1e6);
-    loss.finish();
+  if (object.has("order")) {
+    recipe.order = gates::order_options_from_json(object.required("order"));
   }
 }
 
@@ -158,8 +153,9 @@ Json to_json(const Recipe& r) {
       {"seed", r.seed},
       {"steps", r.num_steps},
       {"model", r.model},
-      {"initial", {{"from", r.start_from}, {"std", r.initial_std}}},
-      {"loss", {{"balance", r.balance_coefficient}, {"router_z", r.router_z_coefficient}}},
+      {"start_from", r.start_from},
+      {"gate", gates::to_json(r.gate)},
+      {"order", gates::to_json(r.order)},
       {"compute",
        {{"dtype", r.dtype},
         {"recompute", r.recompute},
@@ -195,7 +191,7 @@ Recipe read_recipe(const Json& document, const std::string& source) {
     model.refuse("the keys of a config.json");
   }
   recipe.model = model.value();
-  read_loss(object, recipe);
+  read_layers(object, recipe);
   if (object.has("compute")) {
     read_compute(object.required("compute"), recipe);
   }
@@ -239,7 +235,7 @@ void set_value(Json& recipe, const std::string& assignment) {
                       "--set ", assignment, ": \"", key, "\" is no index below ", place->size());
       place = &(*place)[index];
     } else {
-      const bool may_be_new = path.starts_with("model.");
+      const bool may_be_new = path.starts_with("model.");  // keys of config.json
       COTERIE_REQUIRE(place->is_object() && (place->contains(key) || may_be_new), "--set ",
                       assignment, ": the recipe has no key \"", path.substr(0, end),
                       "\" (--print-config shows all)");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "coterie/base/json.hpp"
+#include "coterie/run/gates/gates.hpp"
 #include "coterie/training/adamw.hpp"
 #include "coterie/training/data_order.hpp"
 #include "coterie/training/learning_rate.hpp"
@@ -52,9 +53,9 @@ struct Recipe {
   /// config.json of the model, with Hugging Face's keys; read by the models room.
   Json model = Json::object();
   std::string start_from;  ///< folder of a checkpoint whose weights are the start; "": random
-  double initial_std = 0.02;
-  double balance_coefficient = 0.01;  ///< of the load balance loss, a mean over MoE layers
-  double router_z_coefficient = 0;
+  /// Of every MoE layer. Sizes, names and streams come from the model.
+  gates::GateOptions gate;
+  gates::OrderOptions order;
 
   std::string dtype = "fp32";  ///< of parameters: fp32, fp64, bf16 (with fp32 master weights)
   bool recompute = false;

@@ -22,10 +22,11 @@ constexpr const char* kSquare = "exp_avg_sq.";
 constexpr const char* kMaster = "master.";
 
 /// The part of a piece that a state with rows [first, first + count) of the parameter has; false if
-/// none. Stacked tensors are never cut, so all of their pieces are in.
+/// none. Rows of a stacked tensor are its slots.
 bool clip_to_rows(Piece& piece, const AdamWState& state) {
   if (piece.slot >= 0) {
-    return state.num_rows > 0;
+    piece.slot -= state.first_row;
+    return piece.slot >= 0 && piece.slot < state.num_rows;
   }
   const std::int64_t begin = std::max(piece.row, state.first_row);
   const std::int64_t end = std::min(piece.row + piece.size[0], state.first_row + state.num_rows);

@@ -160,11 +160,16 @@ class Run {
     m.mfu = 3 * place_.model.size().flops_per_token * m.tokens_per_s / peak_flops_;
     std::int64_t rows = 0;
     std::int64_t tokens = 0;
+    double device_imbalance = 0;
     for (const LayerLoad& layer : result.layers) {
       m.imbalance.push_back(layer.imbalance());
+      device_imbalance += layer.device_imbalance(recipe_.layout.expert);
       m.num_dropped += layer.num_dropped;
       rows += layer.num_rows;
       tokens += layer.num_tokens;
+    }
+    if (!result.layers.empty()) {
+      m.device_imbalance = device_imbalance / static_cast<double>(result.layers.size());
     }
     m.replicas_per_token = tokens > 0 ? static_cast<double>(rows) / static_cast<double>(tokens) : 0;
     m.bytes_sent = note.bytes_sent;

@@ -5,6 +5,7 @@
 
 #include "coterie/base/error.hpp"
 #include "coterie/base/hash.hpp"
+#include "coterie/run/parallel/parallel.hpp"
 
 namespace coterie::training {
 namespace {
@@ -16,7 +17,7 @@ constexpr std::string_view kDemo = "{demo}";
 /// This share of `sequences`, cut; `numbers` name them.
 std::vector<MicroBatch> cut_batches(std::int64_t count, const DataShare& share,
                                     std::int64_t micro_sequences, const auto& sequence_at) {
-  const auto [first, last] = share_of(count, share.member, share.size);
+  const auto [first, last] = parallel::share_of(count, share.size, share.member);
   const std::int64_t largest = (count + share.size - 1) / share.size;
   std::vector<MicroBatch> batches;
   for (std::int64_t at = 0; at < largest; at += micro_sequences) {
@@ -35,6 +36,37 @@ fs::path RecipePaths::resolve(const std::string& path) const {
     return demo / fs::path(path.substr(kDemo.size())).relative_path();
   }
   return folder / path;
+}
+
+void make_absolute(Recipe& recipe, const RecipePaths& paths) {
+  const auto change = [&](std::string& path) {
+    if (!path.empty() && !path.starts_with(kDemo)) {
+      path = fs::absolute(paths.resolve(path)).lexically_normal().string();
+    }
+  };
+  change(recipe.start_from);
+  change(recipe.data.tokenizer);
+  for (std::vector<TextSource>* sources : {&recipe.data.sources, &recipe.data.held_out}) {
+    for (TextSource& source : *sources) {
+      std::ranges::for_each(source.files, change);
+    }
+  }
+}
+
+std::int64_t data_bytes(const Recipe& recipe, const RecipePaths& paths) {
+  std::int64_t bytes = 0;
+  for (const std::vector<TextSource>* sources : {&recipe.data.sources, &recipe.data.held_out}) {
+    for (const TextSource& source : *sources) {
+      for (const std::string& name : source.files) {
+        const fs::path path = paths.resolve(name);
+        std::error_code error;
+        const auto size = static_cast<std::int64_t>(fs::file_size(path, error));
+        COTERIE_REQUIRE(!error, path.string(), ": cannot be read: ", error.message());
+        bytes += path.extension() == ".tokens" ? 2 * size : 4 * size / 3;
+      }
+    }
+  }
+  return bytes;
 }
 
 TrainingData::TrainingData(const Recipe& recipe, const RecipePaths& paths, Progress& progress)

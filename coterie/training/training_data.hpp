@@ -25,6 +25,14 @@ struct RecipePaths {
   [[nodiscard]] std::filesystem::path resolve(const std::string& path) const;
 };
 
+/// Makes all paths of a recipe absolute, but for those in "{demo}": then it says the same from
+/// every folder.
+void make_absolute(Recipe& recipe, const RecipePaths& paths);
+
+/// Bytes that the tokens of all sources will take, reckoned from the sizes of the files: a token of
+/// text stands for about 3 bytes.
+std::int64_t data_bytes(const Recipe& recipe, const RecipePaths& paths);
+
 /// Which sequences of a step are this rank's: data coordinate `member` of `size`.
 struct DataShare {
   int member = 0;

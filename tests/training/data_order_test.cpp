@@ -75,21 +75,5 @@ TEST(DataOrderTest, TooLittleDataIsRefused) {
   EXPECT_THROW(DataOrder({OrderKind::kMixture, 10, 0, {10}, {1}}), Error);
 }
 
-TEST(DataOrderTest, SharesCoverAllAndAreEven) {
-  for (const std::int64_t count : {0, 1, 7, 8, 9}) {
-    for (const int size : {1, 2, 3, 8}) {
-      std::int64_t at = 0;
-      for (int member = 0; member < size; ++member) {
-        const auto [first, last] = share_of(count, member, size);
-        EXPECT_EQ(first, at);
-        EXPECT_LE(last - first, count / size + 1);
-        EXPECT_GE(last - first, count / size);
-        at = last;
-      }
-      EXPECT_EQ(at, count);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace coterie::training

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coterie/training/trainer.hpp"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+
+#include <atomic>
 
 #include <sstream>
 
@@ -39,6 +42,7 @@ RunOptions into(const fs::path& out, std::int64_t stop_after = 0, const fs::path
 
 RunResult train(int ranks, const Recipe& recipe, const RunOptions& options) {
   RunResult result;
+  at::set_num_threads(1);  // ranks are threads here
   comm::run_ranks(ranks, [&](comm::Communicator& world) {
     StandInModel model(world, true);
     const RecipePaths paths{".", tests::source_dir() / "demo"};

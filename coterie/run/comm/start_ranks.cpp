@@ -182,8 +182,12 @@ std::vector<std::string> tied_to_us(std::vector<std::string> command) {
   return command;
 }
 
+/// `own_group`: a terminal's Ctrl-C reaches this process only, not the command.
 pid_t spawn(std::vector<std::string> command, std::vector<std::string> environment,
-            const std::array<int, 2>& error_pipe) {
+            const std::array<int, 2>& error_pipe, bool own_group) {
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, own_group ? POSIX_SPAWN_SETPGROUP : 0);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -194,8 +198,9 @@ pid_t spawn(std::vector<std::string> command, std::vector<std::string> environme
   const std::vector<char*> arguments = pointers_to(command);
   const std::vector<char*> variables = pointers_to(environment);
   const int status =
-      posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), variables.data());
+      posix_spawnp(&child, arguments[0], &actions, &attributes, arguments.data(), variables.data());
   posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
   close(error_pipe[1]);
   if (status != 0) {
     close(error_pipe[0]);
@@ -204,6 +209,40 @@ pid_t spawn(std::vector<std::string> command, std::vector<std::string> environme
   }
   return child;
 }
+
+/// mpirun's process, for the signal handler.
+volatile std::sig_atomic_t launcher_process = 0;
+volatile std::sig_atomic_t num_interrupts = 0;
+
+extern "C" void pass_interrupt(int /*signal*/) {
+  const int earlier = num_interrupts;
+  num_interrupts = earlier + 1;
+  // mpirun hands SIGUSR1 on to every rank and ends them all on SIGTERM.
+  kill(static_cast<pid_t>(launcher_process), earlier == 0 ? SIGUSR1 : SIGTERM);
+}
+
+/// While it lives, interrupts go to the ranks.
+class InterruptPassing {
+ public:
+  explicit InterruptPassing(pid_t launcher) {
+    launcher_process = launcher;
+    num_interrupts = 0;
+    struct sigaction action {};
+    action.sa_handler = pass_interrupt;
+    sigaction(SIGINT, &action, &old_interrupt_);
+    sigaction(SIGTERM, &action, &old_terminate_);
+  }
+  ~InterruptPassing() {
+    sigaction(SIGINT, &old_interrupt_, nullptr);
+    sigaction(SIGTERM, &old_terminate_, nullptr);
+  }
+  InterruptPassing(const InterruptPassing&) = delete;
+  InterruptPassing& operator=(const InterruptPassing&) = delete;
+
+ private:
+  struct sigaction old_interrupt_ {};
+  struct sigaction old_terminate_ {};
+};
 
 int wait_for(pid_t child) {
   int status = 0;
@@ -281,8 +320,13 @@ RanksEnd start_ranks(const StartOptions& options) {
     fail(ErrorCode::kIo, "cannot make a pipe: ", std::strerror(errno));
   }
   const int num_threads = std::max(1, num_cores / options.num_processes);
-  const pid_t child = spawn(tied_to_us(mpirun_command(options, num_cores, can_read_siblings())),
-                            child_environment(scratch.path(), num_threads), error_pipe);
+  const pid_t child =
+      spawn(tied_to_us(mpirun_command(options, num_cores, can_read_siblings())),
+            child_environment(scratch.path(), num_threads), error_pipe, options.passes_interrupts);
+  std::optional<InterruptPassing> passing;
+  if (options.passes_interrupts) {
+    passing.emplace(child);
+  }
   NoticeFilter filter(options.on_error_output);
   std::array<char, 4096> buffer{};
   while (true) {

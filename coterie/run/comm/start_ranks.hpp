@@ -34,6 +34,9 @@ struct StartOptions {
   /// Gets what the ranks write on standard error; nullptr: it is dropped. Standard output is
   /// theirs.
   std::function<void(std::string_view)> on_error_output;
+  /// The first SIGINT or SIGTERM that this process gets reaches the ranks as SIGUSR1, so that they
+  /// can end in good order; the next one ends them. Otherwise the first one does.
+  bool passes_interrupts = false;
 };
 
 /// The mpirun command line for ranks of this machine: more ranks than cores are fine, no rank is
