@@ -13,6 +13,8 @@ namespace coterie::training {
 namespace {
 
 constexpr std::int64_t kLibraries = std::int64_t{40} << 20U;
+/// Of a rank among several: MPI with its shared memory, and buffers of the exchange (measured).
+constexpr std::int64_t kGroup = std::int64_t{64} << 20U;
 constexpr std::int64_t kLossChunk = 1024;  ///< as models::TrainableOptions has it
 
 /// Parameters of one rank of a stage, counted.
@@ -126,6 +128,8 @@ MemoryPlan plan_memory(const Recipe& recipe, std::int64_t data_bytes) {
     plan.items = {
         {"process", resident_memory_bytes() + kLibraries,
          "this program now, and 40 MiB that libraries take at first use"},
+        {"group", layout.world_size() > 1 ? kGroup : 0,
+         "64 MiB of MPI and exchange, if ranks are several"},
         {"data", data_bytes, "4 bytes a token of all sources"},
         {"parameters", counts.total() * element, "elements of this rank"},
         {"gradients", counts.total() * element, "as parameters"},
