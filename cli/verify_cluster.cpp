@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/verify_cluster.hpp"
 
-#include <fstream>
 #include <string>
+#include <string_view>
 
 #include "coterie/base/error.hpp"
+#include "coterie/base/file.hpp"
 #include "coterie/plan/cost/cost.hpp"
 
 namespace coterie::cli {
 
 bool is_cluster_profile(const std::filesystem::path& path) {
-  constexpr std::size_t kHead = 256;  // the format comes first in what we write
-  std::ifstream file(path, std::ios::binary);
-  std::string head(kHead, '\0');
-  file.read(head.data(), static_cast<std::streamsize>(kHead));
-  return head.find("\"coterie-cluster-profile\"") != std::string::npos;
+  // Anywhere in the file: a person or another tool may have put its keys in any order.
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())
+             .find("\"coterie-cluster-profile\"") != std::string_view::npos;
 }
 
 void verify_cluster_profile(const std::filesystem::path& path, Console& console) {
