@@ -31,7 +31,7 @@ Engine engine_from(const JsonReader& reader) {
   Engine engine;
   engine.name = reader.at("name").as_string();
   if (engine.name.empty()) {
-    reader.at("name").refuse("expected a name");
+    reader.at("name").refuse("a name");
   }
   engine.exchange = cost_model_from(reader.at("exchange"));
   engine.local_exchange = cost_model_from(reader.at("local_exchange"));

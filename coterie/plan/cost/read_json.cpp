@@ -10,7 +10,7 @@ namespace coterie::cost {
 
 void check_keys(const JsonReader& reader, std::initializer_list<std::string_view> known) {
   if (!reader.value().is_object()) {
-    reader.refuse("expected an object");
+    reader.refuse("an object");
   }
   for (const auto& [key, value] : reader.value().items()) {
     COTERIE_REQUIRE(std::ranges::find(known, key) != known.end(), reader.place(),
@@ -21,7 +21,7 @@ void check_keys(const JsonReader& reader, std::initializer_list<std::string_view
 double read_number(const JsonReader& reader, double low, double high) {
   const double value = reader.as_double();
   if (!std::isfinite(value) || value < low || value > high) {
-    reader.refuse(join_message("expected a number in [", low, ", ", high, "]"));
+    reader.refuse(join_message("a number in [", low, ", ", high, "]"));
   }
   return value;
 }

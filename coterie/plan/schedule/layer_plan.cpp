@@ -15,7 +15,7 @@ constexpr std::size_t kMostChunks = 1024;
 double not_negative(const JsonReader& reader) {
   const double value = reader.as_double();
   if (!std::isfinite(value) || value < 0) {
-    reader.refuse("expected a number that is not negative");
+    reader.refuse("a number that is not negative");
   }
   return value;
 }
