@@ -7,8 +7,8 @@
 namespace coterie::cli {
 
 /// kBadInput if writing `out` would destroy what the command reads: `out` is one of the inputs, or
-/// lies in an input that is a folder.
+/// lies in an input that is a folder. The message begins with the flag that named it.
 void check_output(const std::filesystem::path& out,
-                  const std::vector<std::filesystem::path>& inputs);
+                  const std::vector<std::filesystem::path>& inputs, const char* flag = "--out");
 
 }  // namespace coterie::cli

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "cli/commands.hpp"
-#include "cli/output_path.hpp"
 #include "cli/plan_input.hpp"
 #include "coterie/base/error.hpp"
 #include "coterie/plan/placement/placement.hpp"
@@ -64,6 +63,11 @@ schedule::RoutingLoad load_of(const placement::LayerPlacement& layer,
 Layers measure_layers(const PlanFlags& flags, const placement::Placement& placed,
                       std::int32_t num_nodes) {
   const auto trace = routing::open_trace(flags.traces);
+  const std::string& traced = trace->header().model_fingerprint;
+  COTERIE_REQUIRE(
+      placed.model_fingerprint.empty() || traced.empty() || placed.model_fingerprint == traced,
+      flags.placement.string(), ": the placement is of the model with fingerprint ",
+      placed.model_fingerprint, ", the trace ", trace->name(), " of ", traced);
   const auto& slots = trace->header().layers;
   Layers layers;
   for (const placement::PlacedLayer& layer : placed.layers) {
@@ -242,12 +246,8 @@ void run_plan(PlanFlags flags, Console& console) {
   PlanInput& input = flags.input;
   complete_input(input);
   std::vector<std::filesystem::path> inputs = flags.traces;
-  inputs.insert(inputs.end(), {flags.placement, input.cluster});
-  for (const auto& path : {flags.out, input.chart, input.trace_events}) {
-    if (!path.empty()) {
-      check_output(path, inputs);
-    }
-  }
+  inputs.push_back(flags.placement);
+  check_outputs(input, {{"--out", flags.out}}, std::move(inputs));
   const auto whole = read_usable_profile(input, console);
   const auto placed = placement::read_placement(flags.placement);
   const bool is_sharded = input.shape.shards_experts;
@@ -256,6 +256,8 @@ void run_plan(PlanFlags flags, Console& console) {
   const Layers layers = measure_layers(flags, placed, profile.num_nodes);
   const auto all = plan_all(input, layers, profile);
   const auto bound = bound_of(input, layers, profile);
+  COTERIE_REQUIRE(bound.time_s() > 0, input.cluster.string(),
+                  ": by this profile the layers take no time at all");
   const auto advice = schedule::advise(*all.back().schedule, input.shape, layers.loads, profile,
                                        input.engine, input.options);
   write_files(flags, all.back(), layers, profile);

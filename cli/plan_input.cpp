@@ -5,6 +5,7 @@
 #include <cmath>
 #include <initializer_list>
 
+#include "cli/output_path.hpp"
 #include "coterie/base/error.hpp"
 #include "coterie/base/file.hpp"
 #include "coterie/report/report.hpp"
@@ -13,6 +14,9 @@ namespace coterie::cli {
 namespace {
 
 constexpr double kMostNumber = 1e12;
+// Dense gradients are cut into pieces of 30 MB, one by one: these keep their number below 10^7.
+constexpr double kMostHidden = 1e6;
+constexpr double kMostBytes = 16;
 
 /// The first of these keys that the config has; 0 if it has none.
 double first_of(const JsonReader& config, std::initializer_list<const char*> keys) {
@@ -30,9 +34,12 @@ void take(double& value, double found) {
   }
 }
 
+std::filesystem::path config_of(const std::filesystem::path& model) {
+  return std::filesystem::is_directory(model) ? model / "config.json" : model;
+}
+
 void read_config(PlanInput& input) {
-  const bool is_folder = std::filesystem::is_directory(input.model);
-  const std::filesystem::path path = is_folder ? input.model / "config.json" : input.model;
+  const std::filesystem::path path = config_of(input.model);
   const Json json = read_json_file(path);
   const JsonReader config(json, path.string());
   schedule::BlockShape& shape = input.shape;
@@ -53,9 +60,10 @@ void read_config(PlanInput& input) {
   input.num_layers = whole({"num_hidden_layers"});
 }
 
-void need(double value, const char* flag) {
-  COTERIE_REQUIRE(std::isfinite(value) && value > 0 && value <= kMostNumber, flag,
-                  ": must be given (or --model) and be positive, found ", value);
+void need(double value, const char* flag, double most = kMostNumber) {
+  COTERIE_REQUIRE(std::isfinite(value) && value > 0 && value <= most, flag,
+                  ": must be given (or --model) and be positive, at most ", most, ", found ",
+                  value);
 }
 
 }  // namespace
@@ -111,20 +119,52 @@ void complete_input(PlanInput& input) {
   schedule::BlockShape& shape = input.shape;
   take(shape.kv_share, 1);
   take(shape.sequence_length, shape.tokens);
-  need(shape.hidden, "--hidden");
+  need(shape.hidden, "--hidden", kMostHidden);
   need(shape.intermediate, "--intermediate");
   need(shape.tokens, "--tokens");
   need(shape.num_matrices, "--matrices");
   need(shape.sequence_length, "--sequence-length");
-  need(shape.activation_bytes, "--activation-bytes");
-  need(shape.sum_bytes, "--sum-bytes");
-  need(shape.gradient_bytes, "--gradient-bytes");
+  need(shape.kv_share, "--kv-share", 1);
+  COTERIE_REQUIRE(shape.shared_intermediate >= 0 && shape.shared_intermediate <= kMostNumber,
+                  "--shared-intermediate ", shape.shared_intermediate, ": must be 0 to ",
+                  kMostNumber);
+  need(shape.activation_bytes, "--activation-bytes", kMostBytes);
+  need(shape.sum_bytes, "--sum-bytes", kMostBytes);
+  need(shape.gradient_bytes, "--gradient-bytes", kMostBytes);
   COTERIE_REQUIRE(input.options.most_chunks >= 1 && input.options.most_chunks <= 64,
                   "--max-chunks ", input.options.most_chunks, ": must be 1 to 64");
   input.options.planner = schedule::planner_of(input.planner);
   input.options.puts_off_weights = !input.weights_in_place;
   for (const std::string& name : input.schedules) {
     schedule::find_schedule(name);
+  }
+}
+
+void check_outputs(const PlanInput& input, std::vector<NamedOutput> outputs,
+                   std::vector<std::filesystem::path> inputs) {
+  outputs.insert(outputs.end(), {{"--chart", input.chart}, {"--trace-events", input.trace_events}});
+  inputs.push_back(input.cluster);
+  if (!input.model.empty()) {
+    inputs.push_back(config_of(input.model));
+  }
+  std::vector<NamedOutput> seen;
+  for (const NamedOutput& output : outputs) {
+    if (output.path.empty()) {
+      continue;
+    }
+    check_output(output.path, inputs, output.flag);
+    std::error_code ignored;
+    const auto target =
+        std::filesystem::weakly_canonical(std::filesystem::absolute(output.path), ignored);
+    COTERIE_REQUIRE(std::filesystem::is_directory(target.parent_path(), ignored), output.flag, " ",
+                    output.path.string(), ": there is no such folder");
+    COTERIE_REQUIRE(!std::filesystem::is_directory(target, ignored), output.flag, " ",
+                    output.path.string(), ": it is a folder");
+    for (const NamedOutput& other : seen) {
+      COTERIE_REQUIRE(target != other.path, output.flag, " ", output.path.string(), ": ",
+                      other.flag, " writes the same file");
+    }
+    seen.push_back({output.flag, target});
   }
 }
 

@@ -36,6 +36,17 @@ void add_plan_input_flags(CLI::App& command, PlanInput& input);
 /// missing.
 void complete_input(PlanInput& input);
 
+/// A file to write and the flag that names it; an empty path: not asked for.
+struct NamedOutput {
+  const char* flag;
+  std::filesystem::path path;
+};
+
+/// Refuses, before anything is written, outputs (these, the chart and the trace) that cannot be
+/// created, that replace an input (these, the profile, the config) or one another.
+void check_outputs(const PlanInput& input, std::vector<NamedOutput> outputs,
+                   std::vector<std::filesystem::path> inputs);
+
 /// The profile, refused if its own checks are off by more than 25%; smaller doubts are warnings.
 cost::ClusterProfile read_usable_profile(const PlanInput& input, Console& console);
 

@@ -85,6 +85,11 @@ void run_prune(const PruneFlags& flags, Console& console) {
   check_output(flags.out, inputs);
   const placement::Placement placement = placement::read_placement(flags.placement);
   const auto trace = routing::open_trace(flags.traces);
+  const std::string& traced = trace->header().model_fingerprint;
+  COTERIE_REQUIRE(placement.model_fingerprint.empty() || traced.empty() ||
+                      placement.model_fingerprint == traced,
+                  flags.placement.string(), ": the placement is of the model with fingerprint ",
+                  placement.model_fingerprint, ", the trace ", trace->name(), " of ", traced);
   pruning::Policy policy;
   policy.model_fingerprint = placement.model_fingerprint;
   policy.num_devices = placement.num_devices();

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "cli/commands.hpp"
-#include "cli/output_path.hpp"
 #include "cli/plan_input.hpp"
 #include "coterie/base/error.hpp"
 #include "coterie/report/report.hpp"
@@ -24,6 +23,8 @@ constexpr const char* kFooter =
     "  coterie simulate --cluster cluster.json --layers 32 --devices 512 --hidden 4096 \\\n"
     "                   --intermediate 2048 --experts 256 --top-k 8 --tokens 4096 \\\n"
     "                   --load-spread 0.1 --schedule fsmoe coterie --chart step.svg --json";
+
+constexpr std::int32_t kMostExperts = 65534;  // as in a trace
 
 struct SimulateFlags {
   PlanInput input;
@@ -93,12 +94,12 @@ std::string text_of(const std::vector<Simulated>& all, const SimulateFlags& flag
       {"schedule", "step ms", "planned", "waiting", "chunks fwd", "bwd", "tokens/s"});
   const double tokens = flags.input.shape.tokens * profile.num_devices();
   for (const Simulated& each : all) {
-    table.add_row({std::string(each.schedule->label), report::fixed(1e3 * each.run.step_s, 2),
-                   report::fixed(1e3 * each.run.even_s, 2),
-                   report::fixed(100 * each.run.waiting(), 1) + " %",
-                   std::to_string(each.plan.forward.num_chunks()),
-                   std::to_string(each.plan.backward.num_chunks()),
-                   report::grouped(static_cast<std::uint64_t>(tokens / each.run.step_s))});
+    table.add_row(
+        {std::string(each.schedule->label), report::fixed(1e3 * each.run.step_s, 2),
+         report::fixed(1e3 * each.run.even_s, 2), report::fixed(100 * each.run.waiting(), 1) + " %",
+         std::to_string(each.plan.forward.num_chunks()),
+         std::to_string(each.plan.backward.num_chunks()),
+         report::grouped(static_cast<std::uint64_t>(std::min(1e18, tokens / each.run.step_s)))});
   }
   return std::to_string(flags.num_layers) + " layers on " + std::to_string(profile.num_devices()) +
          " devices in " + std::to_string(profile.num_nodes) +
@@ -130,23 +131,29 @@ void run_simulate(SimulateFlags flags, Console& console) {
   if (input.schedules.empty()) {
     input.schedules = {"pipe_moe", "fsmoe", "coterie"};
   }
+  for (const auto& [flag, value] :
+       {std::pair("--layers", flags.num_layers), std::pair("--experts", flags.num_experts),
+        std::pair("--top-k", flags.top_k)}) {
+    COTERIE_REQUIRE(value >= 0, flag, " ", value, ": must not be negative");
+  }
   flags.num_layers = flags.num_layers > 0 ? flags.num_layers : input.num_layers;
   flags.num_experts = flags.num_experts > 0 ? flags.num_experts : input.num_experts;
   flags.top_k = flags.top_k > 0 ? flags.top_k : input.top_k;
   COTERIE_REQUIRE(flags.num_layers >= 1 && flags.num_layers <= 10000, "--layers ", flags.num_layers,
                   ": must be 1 to 10000 (or --model)");
-  COTERIE_REQUIRE(flags.num_experts >= 1, "--experts: must be given (or --model)");
+  COTERIE_REQUIRE(flags.num_experts >= 1 && flags.num_experts <= kMostExperts, "--experts ",
+                  flags.num_experts, ": must be given (or --model), 1 to ", kMostExperts);
   COTERIE_REQUIRE(flags.top_k >= 1 && flags.top_k <= flags.num_experts, "--top-k ", flags.top_k,
                   ": must be 1 to ", flags.num_experts, " (or --model)");
   COTERIE_REQUIRE(flags.num_devices >= 1 && flags.num_devices <= (1 << 20), "--devices ",
                   flags.num_devices, ": must be 1 to ", 1 << 20);
-  for (const auto& path : {input.chart, input.trace_events}) {
-    if (!path.empty()) {
-      check_output(path, {input.cluster});
-    }
-  }
+  check_outputs(input, {}, {});
   const auto profile = fit_profile(read_usable_profile(input, console), flags.num_devices);
   const auto all = simulate_all(flags, profile, console);
+  for (const Simulated& each : all) {
+    COTERIE_REQUIRE(each.run.step_s > 0, input.cluster.string(),
+                    ": by this profile a step takes no time at all");
+  }
   write_timeline(input, all.back().run.drawn,
                  std::string(all.back().schedule->label) + ", forward of layer 0, some of " +
                      std::to_string(profile.num_devices()) + " devices");

@@ -147,6 +147,96 @@ class PlanTest(unittest.TestCase):
         self.refused(self.plan("--out", out), "cluster.json")
         self.assertEqual({p.name for p in self.folder.iterdir()}, before)
 
+    def test_a_pipe_is_refused_and_not_waited_for(self):
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        sizes = ("--hidden", 64, "--intermediate", 64, "--tokens", 64)
+        self.refused(run("verify", pipe), "pipe", "regular file")
+        self.refused(run("verify", self.folder), self.folder.name, "regular file")
+        self.refused(run("plan", "--placement", pipe, "--trace", self.trace, "--cluster", self.cluster, *sizes),
+                     "pipe", "regular file")
+        self.refused(run("plan", "--placement", self.placement, "--trace", pipe, "--cluster", self.cluster, *sizes),
+                     "pipe", "regular file")
+
+    def test_sizes_that_no_model_has_are_refused_at_once(self):
+        sizes = ("--intermediate", 1024, "--tokens", 4096)
+        self.refused(self.plan(sizes=("--hidden", 1e9, *sizes)), "--hidden", "1e+09")
+        sizes = ("--hidden", 2048, *sizes)
+        for flag, value in (("--kv-share", 1e12), ("--kv-share", "nan"), ("--shared-intermediate", "inf"),
+                            ("--gradient-bytes", 1e9)):
+            self.refused(self.plan(flag, value, sizes=sizes), flag)
+
+    def test_outputs_that_cannot_be_or_would_destroy_are_refused_before_any_is_written(self):
+        config = self.folder / "config.json"
+        config.write_text(json.dumps({"hidden_size": 2048, "intermediate_size": 1024}))
+        before = config.read_text()
+        model = ("--model", self.folder, "--tokens", 4096)
+        self.refused(self.plan("--out", config, sizes=model), "--out", "input")
+        self.refused(self.plan("--chart", self.cluster), "--chart", "input")
+        self.assertEqual(config.read_text(), before)
+        out = self.folder / "plan.json"
+        self.refused(self.plan("--out", out, "--chart", out), "--chart", "--out")
+        self.refused(self.plan("--out", out, "--chart", self.folder / "none" / "chart.svg"), "--chart", "none")
+        self.refused(self.plan("--out", out, "--trace-events", self.folder), "--trace-events", "folder")
+        self.assertFalse(out.exists())
+        here = [COTERIE, "simulate", "--cluster", "cluster.json", "--hidden", "64", "--intermediate", "64", "--tokens",
+                "64", "--experts", "8", "--top-k", "2", "--layers", "1", "--devices", "8", "--chart", "new.svg"]
+        done = subprocess.run(here, capture_output=True, text=True, cwd=self.folder, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = subprocess.run([*here, "--trace-events", "./new.svg"], capture_output=True, text=True,
+                              cwd=self.folder, timeout=300)
+        self.refused(done, "--trace-events", "--chart")
+
+    def test_a_profile_without_any_cost_is_refused(self):
+        free = profile()
+        nothing = {"pieces": [{"from_size": 0, "alpha_s": 0, "beta_s": 0}]}
+        free.update(products=nothing, attention=nothing)
+        free["engines"][0].update({key: nothing for key in ("exchange", "local_exchange", "all_gather",
+                                                            "reduce_scatter", "all_reduce")})
+        self.write_cluster(free)
+        self.refused(self.plan("--json"), "cluster.json", "no time")
+        self.refused(self.simulate("--layers", 1, "--devices", 8), "cluster.json", "no time")
+
+    def test_a_bad_factor_is_named_once(self):
+        bad = profile()
+        bad["engines"][0]["contention"]["compute"]["compute"] = 0.5
+        self.write_cluster(bad)
+        result = run("verify", self.cluster)
+        self.refused(result, "/engines/0/contention/compute/compute: expected a number in [1, 1000], found 0.5")
+
+    def test_prune_of_a_mean_that_is_no_number_or_another_model_is_refused(self):
+        header = {"format": "coterie-trace", "version": 1, "model_type": "", "model_fingerprint": "ab",
+                  "num_experts": 4, "top_k": 2, "layers": [0], "domains": ["x"], "has_weights": True,
+                  "shared_tokens": True, "source": ""}
+        row = {"sequence": 0, "domain": "x", "experts": [[0, 2]], "weights": [[0.6, 0.4]]}
+
+        def write(fingerprint):
+            lines = [{**header, "model_fingerprint": fingerprint}, {**row, "position": 0}, {**row, "position": 1},
+                     {"end_of_trace": 2}]
+            self.trace.write_text("\n".join(map(json.dumps, lines)) + "\n")
+
+        write("ab")
+        done = run("place", "--trace", self.trace, "--devices", 2, "--algorithm", "contiguous", "--out",
+                   self.placement)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        out = self.folder / "pruning.json"
+        prune = ("prune", "--trace", self.trace, "--placement", self.placement, "--max-devices", 2, "--out", out)
+        self.assertEqual(run(*prune).returncode, 0)
+        out.unlink()
+        for mean in ("nan", "inf", -1e300, 0):
+            self.refused(run(*prune, "--mean-devices", mean), "mean of")
+        write("cd")
+        self.refused(run(*prune), "fingerprint ab", "cd")
+        self.refused(self.plan(), "fingerprint ab", "cd")
+        self.assertFalse(out.exists())
+
+    def test_a_profile_is_known_whatever_its_first_key(self):
+        document = profile()
+        last = {key: document[key] for key in reversed(document)}
+        last["source"] = "x" * 500
+        self.write_cluster(last)
+        self.assertEqual(run("verify", self.cluster).returncode, 0)
+
     def test_a_profile_that_is_off_is_refused_or_warned_of(self):
         off = profile()
         off["checks"] = [{"what": "layer forward", "predicted_s": 1.4e-3, "measured_s": 1e-3}]
@@ -180,6 +270,11 @@ class PlanTest(unittest.TestCase):
         self.refused(self.simulate("--layers", 0, "--devices", 8), "--layers")
         self.refused(self.simulate("--layers", 2, "--devices", 8, "--node-replicas", 9), "--node-replicas")
         self.refused(self.simulate("--layers", 2, "--devices", 8, "--load-spread", -1), "--load-spread")
+        self.refused(self.simulate("--layers", -3, "--devices", 8), "--layers", "-3")
+        for experts in (-64, 2147483647):
+            self.refused(run("simulate", "--cluster", self.cluster, "--hidden", 64, "--intermediate", 64, "--tokens",
+                             64, "--experts", experts, "--top-k", 8, "--layers", 1, "--devices", 8),
+                         "--experts", str(experts))
         single = copy.deepcopy(profile())
         single["num_nodes"] = 1
         self.write_cluster(single)

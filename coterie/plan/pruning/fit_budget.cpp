@@ -22,6 +22,8 @@ void ThresholdFit::add(const DeviceLimit& limit, const Picks& picks) {
 
 FittedThreshold ThresholdFit::fit(double mean_devices) const {
   COTERIE_REQUIRE(num_tokens_ > 0, "a threshold cannot be fitted to no tokens");
+  COTERIE_REQUIRE(std::isfinite(mean_devices) && mean_devices > 0, "a mean of ", mean_devices,
+                  " devices a token: it must be positive");
   const auto tokens = static_cast<double>(num_tokens_);
   const auto count = static_cast<double>(num_devices_);
   const auto must_go =
