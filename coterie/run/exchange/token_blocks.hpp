@@ -7,7 +7,7 @@ namespace coterie::exchange {
 
 /// Tokens of a block. A rank's tokens are cut into blocks by position: block b holds its tokens
 /// [64 b, 64 (b + 1)). Blocks fix the order in which weight gradients are summed; chunks are whole
-/// blocks, so that no number of chunks changes a bit (docs/design/013). A constant, since changing
+/// blocks, so that no number of chunks changes a bit (docs/design/017). A constant, since changing
 /// it changes the bits of every gradient.
 inline constexpr std::int64_t kTokensPerBlock = 64;
 

@@ -81,7 +81,8 @@ DType TrainingExchange::sum_type(DType row_type) const {
   return row_type == DType::kFloat64 ? DType::kFloat64 : options_.partial_type;
 }
 
-void TrainingExchange::begin_chunk(const Journey& journey, std::int64_t chunk) {
+void TrainingExchange::begin_chunk(const Journey& journey, std::int64_t chunk, std::int64_t columns,
+                                   DType row_type) {
   const TrainingLists& lists = journey.lists;
   const BlockRange blocks = journey.blocks(chunk);
   rows_to_.assign(static_cast<std::size_t>(index_.num_devices()), 0);
@@ -108,6 +109,8 @@ void TrainingExchange::begin_chunk(const Journey& journey, std::int64_t chunk) {
     }
     num_arrived_ += rows_of_device_[i].end - rows_of_device_[i].first;
   }
+  sums_ =
+      sums_memory_.resize_rows(num_arrived_, columns, sum_type(row_type), options_.poison_buffers);
 }
 
 MovedRows TrainingExchange::moved_rows(const Journey& journey, std::int64_t chunk) const {
@@ -169,9 +172,7 @@ void TrainingExchange::dispatch(const Journey& journey, std::int64_t chunk, Cons
                   " rows for ", journey.lists.num_tokens, " routed tokens");
   COTERIE_REQUIRE(is_row_type(at_home.type), where_,
                   ": rows are neither float32 nor bfloat16 nor float64");
-  begin_chunk(journey, chunk);
-  sums_ = sums_memory_.resize_rows(num_arrived_, at_home.columns, sum_type(at_home.type),
-                                   options_.poison_buffers);
+  begin_chunk(journey, chunk, at_home.columns, at_home.type);
   if (groups_.expert == nullptr && journey.hooks == nullptr) {
     arrived.is_borrowed = true;
     arrived.rows = at_home;

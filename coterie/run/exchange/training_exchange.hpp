@@ -62,7 +62,7 @@ struct ChunkRows {
 ///
 /// With groups, each rank makes the same collectives whatever the routing, also without tokens:
 /// 3 a batch for the lists, 2 a chunk and direction, 1 for the weight gradients; with shards more
-/// (docs/design/013). Without a communicator, this process stands for all devices and gets the
+/// (docs/design/017). Without a communicator, this process stands for all devices and gets the
 /// same bits. Not thread-safe; lists of several batches may be alive at a time.
 class TrainingExchange {
  public:
@@ -90,7 +90,15 @@ class TrainingExchange {
   /// a communicator and without hooks nothing is copied: then at_home must outlive `arrived`.
   void dispatch(const Journey& journey, std::int64_t chunk, kernels::ConstMatrixView at_home,
                 ArrivedRows& arrived);
-  /// The chunk dispatched last, on local device number `i`; valid until the next dispatch.
+  /// Makes a chunk the one under way without moving rows, for sums of rows of `columns` elements of
+  /// `row_type`: for a combine that does not follow its dispatch at once. Dispatch does it too.
+  void begin_chunk(const Journey& journey, std::int64_t chunk, std::int64_t columns,
+                   kernels::DType row_type);
+  /// Where the chunk under way puts its sums on local device number `i`, without inputs.
+  [[nodiscard]] ChunkRows chunk_rows(std::size_t i) const {
+    return {rows_of_device_.at(i), {}, {}, sums_, sum_at_.at(i)};
+  }
+  /// The chunk under way, on local device number `i`; valid until the next dispatch.
   [[nodiscard]] ChunkRows work(std::size_t i, const ArrivedRows& arrived) const;
   /// Brings its sums home: writes the rows of at_home [T, H] whose tokens are in the chunk.
   void combine(const Journey& journey, std::int64_t chunk, kernels::MatrixView at_home);
@@ -105,7 +113,6 @@ class TrainingExchange {
   void announce(TrainingLists& lists, Announcement& announcement);
   void make_device_lists(TrainingLists& lists, const Announcement& announcement);
   void make_virtual_lists(TrainingLists& lists) const;
-  void begin_chunk(const Journey& journey, std::int64_t chunk);
   void fill_rows_out(const TrainingLists& lists, const kernels::ConstMatrixView& at_home);
   void place_rows(const Journey& journey, std::int64_t chunk, std::int64_t first_place,
                   ArrivedRows& arrived);

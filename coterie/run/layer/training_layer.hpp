@@ -80,7 +80,7 @@ struct TrainingPart;
 ///     y[t] = sum over the picks (e, w) of t of w * (down_e act(up_e x[t] + b_e) + c_e)
 ///
 /// Weight gradients are one chain of sums over the rows in the order (block of position, source
-/// rank, token): docs/design/013. Every rank makes the same collectives whatever the routing. Not
+/// rank, token): docs/design/017. Every rank makes the same collectives whatever the routing. Not
 /// thread-safe.
 class TrainingLayer {
  public:
@@ -113,6 +113,7 @@ class TrainingLayer {
     return exchange_->local_devices();
   }
   [[nodiscard]] exchange::TrainingExchange& exchange() { return *exchange_; }
+  [[nodiscard]] const kernels::Execution& execution() const { return execution_; }
 
  private:
   struct BackwardDevice;

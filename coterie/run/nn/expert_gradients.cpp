@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "coterie/run/nn/copy_sums.hpp"
 #include "coterie/run/nn/experts_run.hpp"
 #include "coterie/run/nn/tensor_rows.hpp"
 
@@ -52,19 +53,23 @@ ExpertGradients::Sums ExpertGradients::make(
   return sums;
 }
 
-at::Tensor ExpertGradients::total(const Sums& sums) {
+at::Tensor ExpertGradients::total(const Sums& sums, comm::Communicator* group) const {
   if (!sums.first.defined()) {
     return {};
   }
   for (std::size_t i = 0; i < sums.others.size(); ++i) {
     sums.first[sums.place_of_other[i]].add_(sums.others[i]);
   }
+  if (group != nullptr) {
+    at::Tensor own = sums.first;
+    sum_copies(*group, core_.index().placement(), own);
+  }
   return sums.first.to(sums.type);
 }
 
-ExpertTensors ExpertGradients::finish() const {
+ExpertTensors ExpertGradients::finish(comm::Communicator* group) const {
   const at::NoGradGuard no_grad;
-  return {total(up_), total(down_), total(up_bias_), total(down_bias_)};
+  return {total(up_, group), total(down_, group), total(up_bias_, group), total(down_bias_, group)};
 }
 
 }  // namespace coterie::nn

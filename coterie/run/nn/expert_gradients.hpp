@@ -21,8 +21,9 @@ class ExpertGradients {
   ExpertGradients(const layer::TrainingLayer& core, const std::vector<std::int32_t>& expert_ids,
                   const ExpertTensors& like);
   [[nodiscard]] std::span<const layer::DeviceGradients> views() const { return views_; }
-  /// The gradients in the type of what they are gradients of.
-  [[nodiscard]] ExpertTensors finish() const;
+  /// The gradients in the type of what they are gradients of. With a `group` each expert's sum runs
+  /// over the ranks that hold a copy: then all ranks must call it, with the same parameters wanted.
+  [[nodiscard]] ExpertTensors finish(comm::Communicator* group) const;
 
  private:
   /// One parameter's sums.
@@ -34,7 +35,7 @@ class ExpertGradients {
   };
   Sums make(const at::Tensor& like,
             std::vector<kernels::MatrixView> layer::DeviceGradients::*views);
-  [[nodiscard]] static at::Tensor total(const Sums& sums);
+  [[nodiscard]] at::Tensor total(const Sums& sums, comm::Communicator* group) const;
 
   const layer::TrainingLayer& core_;
   const std::vector<std::int32_t>& expert_ids_;

@@ -139,7 +139,7 @@ ExpertsRun::Gradients ExpertsRun::backward(layer::TrainingState& state, const at
       state, view_of(rows), view_of(grad_y), views(experts),
       {mutable_view_of(gradients.rows), mutable_view_of(gradients.weights), collected.views()},
       hooks());
-  gradients.experts = collected.finish();
+  gradients.experts = collected.finish(chooser_ ? groups_.expert : nullptr);
   return gradients;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "coterie/base/error.hpp"
+#include "coterie/run/nn/custom_experts.hpp"
 #include "coterie/run/nn/experts_function.hpp"
 #include "coterie/run/nn/experts_run.hpp"
 
@@ -102,9 +103,12 @@ at::Tensor MoELayerImpl::run_experts(const gates::OrderedRows& rows, MoEStatisti
   batch.weights = rows.weights.to(is_fp64 ? at::kDouble : at::kFloat).contiguous();
   batch.source_offsets = virtual_sources_;
   const std::array<std::uint64_t, 3> before = bytes_sent();
-  const at::Tensor y = experts_function(
-      run_, batch, {experts_->up, experts_->down, experts_->up_bias, experts_->down_bias},
-      statistics.num_replicas);
+  const at::Tensor y =
+      options_.expert_kind == ExpertKind::kCustom
+          ? custom_experts(run_, *experts_, batch, statistics.num_replicas)
+          : experts_function(run_, batch,
+                             {experts_->up, experts_->down, experts_->up_bias, experts_->down_bias},
+                             statistics.num_replicas);
   const std::array<std::uint64_t, 3> after = bytes_sent();
   statistics.bytes_metadata = after[0] - before[0];
   statistics.bytes_dispatch = after[1] - before[1];

@@ -49,7 +49,7 @@ struct MoEResult {
 /// for the experts (each rank's loss counts once): so where the step's loss is the sum of the
 /// ranks' losses, experts need no further sum over the expert group. Bits of y and of all gradients
 /// do not depend on chunks, threads, buffers or recompute; nor on ranks against one process that
-/// stands for all devices (docs/design/013).
+/// stands for all devices (docs/design/017).
 ///
 /// The forward changes nothing in the layer that a later forward could see, so recomputing a block
 /// around it repeats it exactly; statistics are returned, not gathered.

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "coterie/base/error.hpp"
 #include "tests/run/nn/rank_cases.hpp"
 
 namespace coterie::nn {
@@ -85,6 +86,58 @@ TEST(Gradients, Recompute) {
     };
     SCOPED_TRACE(describe(made));
     check(made);
+  }
+}
+
+TEST(Gradients, ModulesOfAUserAsExperts) {
+  for (const Sizes& sizes : all_sizes()) {
+    if (sizes.num_shards > 1) {
+      continue;
+    }
+    for (const auto form :
+         {exchange::ExchangeForm::kPerDevice, exchange::ExchangeForm::kPerExpert}) {
+      for (const std::int64_t chunks : {1, 3}) {
+        RankCase made = sized(sizes);
+        made.kind = ExpertKind::kCustom;
+        made.change = [&](MoELayerOptions& options) {
+          options.exchange.form = form;
+          options.forward_chunks = chunks;
+        };
+        SCOPED_TRACE(describe(made));
+        check(made);
+      }
+    }
+  }
+}
+
+TEST(Gradients, CopiesOfAnExpertGetTheGradientOfAll) {
+  for (const Sizes& sizes : {Sizes{3, 1, {5, 140, 1}}, Sizes{2, 2, {5, 130, 0, 7}}}) {
+    RankCase made = sized(sizes);
+    made.change = [&](MoELayerOptions& options) {
+      options.placement = placement::contiguous_placement(7, sizes.num_devices);
+      options.placement->experts_of_device.front().push_back(6);
+      options.placement->experts_of_device.back().insert(
+          options.placement->experts_of_device.back().begin(), {0, 1});
+    };
+    SCOPED_TRACE(describe(made));
+    check(made);
+  }
+}
+
+TEST(Gradients, EveryOrder) {
+  for (const Sizes& sizes : all_sizes()) {
+    for (const gates::OrderKind kind : {gates::OrderKind::kIndex, gates::OrderKind::kEinsum}) {
+      RankCase made = sized(sizes);
+      made.order.kind = kind;
+      made.order.capacity.factor = 0.8;  // drops some: ids of -1
+      SCOPED_TRACE(describe(made));
+      try {
+        gates::make_order(made.order);
+      } catch (const Error&) {
+        continue;  // an order to come
+      }
+      check(made);
+    }
   }
 }
 

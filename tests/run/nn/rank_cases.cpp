@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 
 #include <mutex>
 #include <numeric>
@@ -28,10 +30,28 @@ at::Tensor random_tensor(std::uint64_t seed, std::int64_t rows, std::int64_t col
   return values.to(type);
 }
 
+/// An expert of a shape that no kernel knows.
+struct ToyExpertImpl final : torch::nn::Module {
+  ToyExpertImpl(std::int64_t expert, at::ScalarType type) {
+    const auto seed = 300 + 2 * static_cast<std::uint64_t>(expert);
+    in = register_parameter("in", random_tensor(seed, kIntermediate, kHidden, type) * 0.4);
+    out = register_parameter("out", random_tensor(seed + 1, kHidden, kIntermediate, type) * 0.4);
+  }
+  at::Tensor forward(const at::Tensor& rows) {
+    return at::linear(at::tanh(at::linear(rows, in)), out) + at::sin(rows);
+  }
+  at::Tensor in;
+  at::Tensor out;
+};
+TORCH_MODULE(ToyExpert);
+
 /// The part of a parameter's gradient that belongs to some experts and one shard.
 at::Tensor part_of(const std::string& name, const at::Tensor& whole,
                    const std::vector<std::int32_t>& experts, ExpertKind kind, int shard,
                    int num_shards) {
+  if (kind == ExpertKind::kCustom) {
+    return whole;
+  }
   const std::vector<std::int64_t> ids(experts.begin(), experts.end());
   const at::Tensor held = whole.index_select(0, at::tensor(ids, at::kLong));
   const auto cut = [&](const at::Tensor& tensor, std::int64_t dim) {
@@ -86,6 +106,11 @@ MoELayerOptions layer_options(const RankCase& made) {
   options.num_experts = made.gate.num_experts;
   options.expert_kind = made.kind;
   options.expert_bias = made.kind == ExpertKind::kGelu || made.kind == ExpertKind::kGeluTanh;
+  if (made.kind == ExpertKind::kCustom) {
+    options.expert_factory = [type = made.type](std::int64_t expert) {
+      return torch::nn::AnyModule(ToyExpert(expert, type));
+    };
+  }
   options.gate = gates::make_gate(made.gate);
   options.order = gates::make_order(made.order);
   options.exchange.poison_buffers = true;
@@ -141,24 +166,27 @@ Outcome run_layer(MoELayer& layer, const gates::TokenBatch& batch, const at::Ten
   return outcome;
 }
 
+Outcome run_rank_of(const RankCase& made, comm::Communicator& world) {
+  // Ranks of a shard group are neighbours.
+  const auto expert = world.split(world.rank() % made.num_shards);
+  const auto shard = world.split(world.rank() / made.num_shards);
+  MoELayerOptions options = layer_options(made);
+  options.expert_group = expert.get();
+  options.shard_group = shard.get();
+  if (made.change) {
+    made.change(options);
+  }
+  MoELayer layer(options);
+  return run_layer(layer, batch_of(made, world.rank()), direction_of(made, world.rank()),
+                   made.num_backwards);
+}
+
 std::vector<Outcome> run_ranks_of(const RankCase& made) {
   std::vector<Outcome> outcomes(static_cast<std::size_t>(made.num_ranks()));
   comm::run_ranks(
       made.num_ranks(),
       [&](comm::Communicator& world) {
-        // Ranks of a shard group are neighbours.
-        const auto expert = world.split(world.rank() % made.num_shards);
-        const auto shard = world.split(world.rank() / made.num_shards);
-        MoELayerOptions options = layer_options(made);
-        options.expert_group = expert.get();
-        options.shard_group = shard.get();
-        if (made.change) {
-          made.change(options);
-        }
-        MoELayer layer(options);
-        outcomes[static_cast<std::size_t>(world.rank())] =
-            run_layer(layer, batch_of(made, world.rank()), direction_of(made, world.rank()),
-                      made.num_backwards);
+        outcomes[static_cast<std::size_t>(world.rank())] = run_rank_of(made, world);
       },
       std::chrono::seconds(60));
   return outcomes;

@@ -50,6 +50,9 @@ at::Tensor direction_of(const RankCase& made, int rank);
 Outcome run_layer(MoELayer& layer, const gates::TokenBatch& batch, const at::Tensor& direction,
                   std::int64_t num_backwards = 1);
 
+/// The part of one rank of the world [devices * shards].
+Outcome run_rank_of(const RankCase& made, comm::Communicator& world);
+
 /// Each rank in a thread, with groups of the in-process fake.
 std::vector<Outcome> run_ranks_of(const RankCase& made);
 
