@@ -2,13 +2,10 @@
 #include "coterie/plan/schedule/schedules.hpp"
 
 namespace coterie::schedule {
-namespace {
-
-/// Steady state of the paper's gradient partition (section 5.2): the dense window first, the rest
-/// between the last D and the first C.
-std::vector<PhasePlan> plan(PhasePlanner& planner, Phase phase, const PlanOptions& options) {
+std::vector<PhasePlan> plan_paper_partition(PhasePlanner& planner, Phase phase,
+                                            const PlanOptions& options, bool one_stream) {
   PhasePlan base;
-  base.one_stream = false;
+  base.one_stream = one_stream;
   if (phase == Phase::kBackward) {
     base.dense_gradient = planner.dense_window_bytes();
     const double rest = planner.work().gradient.size - base.dense_gradient;
@@ -17,6 +14,12 @@ std::vector<PhasePlan> plan(PhasePlanner& planner, Phase phase, const PlanOption
     }
   }
   return planner.enumerate(base, phase, options);
+}
+
+namespace {
+
+std::vector<PhasePlan> plan(PhasePlanner& planner, Phase phase, const PlanOptions& options) {
+  return plan_paper_partition(planner, phase, options, false);
 }
 
 }  // namespace

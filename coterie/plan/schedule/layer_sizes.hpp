@@ -57,7 +57,7 @@ struct BlockShape {
 
 /// Sizes of every stage of the block on the busiest device, and what they cost on the cluster
 /// (profile.num_nodes nodes). With N devices a node, T tokens a device and bottleneck replicas C_N,
-/// C_D (mean x imbalance), rows are (union.md, sections 1 and 2)
+/// C_D (mean x imbalance), rows are
 ///   sharded experts:  D, C  C_N T       AG, RS  C_N T N (all-gather, reduce-scatter)
 ///   whole experts:    D, C  C_N T       AG, RS  C_D T   (exchange inside the node)
 /// Rows go out in activation_bytes and come home as partial sums in sum_bytes. On one node D and C,

@@ -24,7 +24,7 @@ struct Schedule {
 /// "sequential": one step after the other, gradients last. The baseline of every report.
 extern const Schedule kSequential;
 /// "deepspeed_moe": no de-duplication over the ranks of a node: every rank exchanges all tokens of
-/// the node, experts end in an all-reduce (fsmoe.md 6.2; the layout is inferred).
+/// the node, experts end in an all-reduce (the layout is our reading: FSMoE does not state it).
 extern const Schedule kDeepSpeedMoe;
 /// "pipe_moe": Tutel with PipeMoE: chunks on one communication stream, gradients last.
 extern const Schedule kPipeMoe;
@@ -40,6 +40,11 @@ extern const Schedule kFsmoe;
 /// "coterie": ours. Unequal chunks, later-stage-first order, shared experts in the gaps, gradients
 /// where they cost least, one stream where overlap loses.
 extern const Schedule kCoterie;
+
+/// What FSMoE and FSMoE-No-IIO share: the steady state of the paper's gradient partition (section
+/// 5.2), the dense window first, the rest between the last D and the first C.
+std::vector<PhasePlan> plan_paper_partition(PhasePlanner& planner, Phase phase,
+                                            const PlanOptions& options, bool one_stream);
 
 /// All, from the plainest to ours.
 std::span<const Schedule* const> schedules();

@@ -115,7 +115,7 @@ TEST(Algorithm1, FindsTheBestCountOfThePapersLayers) {
 }
 
 TEST(Algorithm1, OverlooksAScatterThatIsSlowerThanTheGather) {
-  // The blind spot (fsmoe.md 9.3): t_rs is never tested against t_a2a.
+  // The blind spot of the closed form: t_rs is never tested against t_a2a.
   PhaseWork work;
   work.dispatch = {cost::CostModel(0.287, 0.5e-6), 1e6};
   work.combine = work.dispatch;

@@ -131,11 +131,6 @@ TEST(Gradients, EveryOrder) {
       made.order.kind = kind;
       made.order.capacity.factor = 0.8;  // drops some: ids of -1
       SCOPED_TRACE(describe(made));
-      try {
-        gates::make_order(made.order);
-      } catch (const Error&) {
-        continue;  // an order to come
-      }
       check(made);
     }
   }
