@@ -85,18 +85,30 @@ GroupMovement::GroupMovement(const RankGroups& groups) : groups_(groups) {
 
 void GroupMovement::to_devices(const MovedRows& moved, std::span<const std::byte> out,
                                std::span<std::byte> in, comm::Purpose purpose) {
+  exchange_out(moved, out, in, purpose);
+  gather(moved, in, purpose);
+}
+
+void GroupMovement::exchange_out(const MovedRows& moved, std::span<const std::byte> out,
+                                 std::span<std::byte> in, comm::Purpose purpose) {
   const auto me = static_cast<std::size_t>(groups_.shard_rank());
   const auto bytes = times(rows_by_shard(moved), moved.row_bytes());
   const std::int64_t first = sum(std::span(bytes).first(me));
   groups_.expert->all_to_all(out, times(moved.to, moved.row_bytes()), part(in, first, bytes[me]),
                              times(rows_of_shard(moved, me), moved.row_bytes()), purpose);
+}
+
+void GroupMovement::gather(const MovedRows& moved, std::span<std::byte> in, comm::Purpose purpose) {
   if (groups_.shard != nullptr) {
-    gather_ragged(*groups_.shard, bytes, in, purpose);
+    gather_ragged(*groups_.shard, times(rows_by_shard(moved), moved.row_bytes()), in, purpose);
   }
 }
 
-void GroupMovement::reduce_scatter(const MovedRows& moved, std::span<std::byte> in,
-                                   comm::Purpose purpose) {
+void GroupMovement::scatter(const MovedRows& moved, std::span<std::byte> in,
+                            comm::Purpose purpose) {
+  if (groups_.shard == nullptr) {
+    return;
+  }
   const auto me = static_cast<std::size_t>(groups_.shard_rank());
   const auto rows = rows_by_shard(moved);
   const auto bytes = times(rows, moved.row_bytes());
@@ -124,9 +136,12 @@ void GroupMovement::reduce_scatter(const MovedRows& moved, std::span<std::byte> 
 
 void GroupMovement::to_homes(const MovedRows& moved, std::span<std::byte> in,
                              std::span<std::byte> out, comm::Purpose purpose) {
-  if (groups_.shard != nullptr) {
-    reduce_scatter(moved, in, purpose);
-  }
+  scatter(moved, in, purpose);
+  exchange_home(moved, in, out, purpose);
+}
+
+void GroupMovement::exchange_home(const MovedRows& moved, std::span<std::byte> in,
+                                  std::span<std::byte> out, comm::Purpose purpose) {
   const auto me = static_cast<std::size_t>(groups_.shard_rank());
   const auto bytes = times(rows_by_shard(moved), moved.row_bytes());
   const auto mine = part(in, sum(std::span(bytes).first(me)), bytes[me]);

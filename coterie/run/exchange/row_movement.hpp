@@ -40,6 +40,11 @@ struct MovedRows {
 /// Moves rows out to devices and sums back home: what a user may swap for another algorithm, as
 /// long as the same bytes arrive. Every rank makes the same calls in the same order, whatever the
 /// sizes.
+///
+/// A journey has two steps each way, so that a schedule can run the one between nodes beside the
+/// one inside a node. They may be called by two threads at a time, one for `exchange_*` and one for
+/// `gather` and `scatter`. Who does not cut its journeys leaves the steps as they are: then all of
+/// it is the step between nodes.
 class RowMovement {
  public:
   virtual ~RowMovement() = default;
@@ -50,6 +55,23 @@ class RowMovement {
   /// to] rows, each the sum over the shards. May spoil `in`.
   virtual void to_homes(const MovedRows& moved, std::span<std::byte> in, std::span<std::byte> out,
                         comm::Purpose purpose) = 0;
+
+  /// First step out (D): fills this rank's part of `in`.
+  virtual void exchange_out(const MovedRows& moved, std::span<const std::byte> out,
+                            std::span<std::byte> in, comm::Purpose purpose) {
+    to_devices(moved, out, in, purpose);
+  }
+  /// Second step out (AG): completes `in`.
+  virtual void gather(const MovedRows& /*moved*/, std::span<std::byte> /*in*/,
+                      comm::Purpose /*purpose*/) {}
+  /// First step home (RS): sums over shards, in place.
+  virtual void scatter(const MovedRows& /*moved*/, std::span<std::byte> /*in*/,
+                       comm::Purpose /*purpose*/) {}
+  /// Second step home (C): `in` after scatter.
+  virtual void exchange_home(const MovedRows& moved, std::span<std::byte> in,
+                             std::span<std::byte> out, comm::Purpose purpose) {
+    to_homes(moved, in, out, purpose);
+  }
 };
 
 /// FSMoE's data movement: all-to-all in the expert group, then all-gather in the shard group; back
@@ -64,10 +86,14 @@ class GroupMovement final : public RowMovement {
                   comm::Purpose purpose) override;
   void to_homes(const MovedRows& moved, std::span<std::byte> in, std::span<std::byte> out,
                 comm::Purpose purpose) override;
+  void exchange_out(const MovedRows& moved, std::span<const std::byte> out, std::span<std::byte> in,
+                    comm::Purpose purpose) override;
+  void gather(const MovedRows& moved, std::span<std::byte> in, comm::Purpose purpose) override;
+  void scatter(const MovedRows& moved, std::span<std::byte> in, comm::Purpose purpose) override;
+  void exchange_home(const MovedRows& moved, std::span<std::byte> in, std::span<std::byte> out,
+                     comm::Purpose purpose) override;
 
  private:
-  void reduce_scatter(const MovedRows& moved, std::span<std::byte> in, comm::Purpose purpose);
-
   RankGroups groups_;
   std::vector<std::byte> received_;
 };

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <numeric>
+#include <span>
 
 namespace coterie::exchange {
 
@@ -28,6 +32,22 @@ constexpr std::int64_t num_blocks_of(std::int64_t num_tokens) {
 constexpr BlockRange blocks_of_chunk(std::int64_t num_blocks, std::int64_t num_chunks,
                                      std::int64_t chunk) {
   return {num_blocks * chunk / num_chunks, num_blocks * (chunk + 1) / num_chunks};
+}
+
+/// The same for chunks of unequal size: `shares` of the blocks, one a chunk, sum 1. Bounds are
+/// rounded to whole blocks, so a chunk may be empty.
+inline BlockRange blocks_of_share(std::int64_t num_blocks, std::span<const double> shares,
+                                  std::int64_t chunk) {
+  const auto bound = [&](std::int64_t count) {
+    if (count == std::ssize(shares)) {
+      return num_blocks;
+    }
+    const auto first = shares.begin();
+    const double share = std::accumulate(first, first + count, 0.0);
+    return std::min(num_blocks, static_cast<std::int64_t>(
+                                    std::llround(share * static_cast<double>(num_blocks))));
+  };
+  return {bound(chunk), bound(chunk + 1)};
 }
 
 }  // namespace coterie::exchange

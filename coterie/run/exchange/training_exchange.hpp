@@ -37,10 +37,35 @@ struct Journey {
   Direction direction = Direction::kForward;
   std::int64_t num_chunks = 1;
   RowHooks* hooks = nullptr;
+  /// [num_chunks] shares of the blocks, sum 1; empty: chunks of equal size.
+  std::span<const double> shares = {};
 
   [[nodiscard]] BlockRange blocks(std::int64_t chunk) const {
-    return blocks_of_chunk(lists.num_blocks, num_chunks, chunk);
+    return shares.empty() ? blocks_of_chunk(lists.num_blocks, num_chunks, chunk)
+                          : blocks_of_share(lists.num_blocks, shares, chunk);
   }
+};
+
+/// One chunk of a journey while it is under way: whose rows go where, and the memory that they
+/// travel in. Chunks that are under way at the same time have one each.
+struct ChunkTrip {
+  std::int64_t chunk = 0;
+  MovedRows moved;                                ///< between ranks; `to` also without
+  std::vector<std::int32_t> sent_rows;            ///< [rows that leave] their numbers in `sent`
+  std::vector<std::int32_t> home_row_of;          ///< [rows sent] the reverse
+  std::vector<BlockRange> rows_of_device;         ///< [local devices]
+  std::vector<std::vector<std::int32_t>> sum_at;  ///< [local devices]
+  std::int64_t num_arrived = 0;                   ///< rows of all local devices
+  std::int64_t first_place = 0;                   ///< of them in ArrivedRows
+  kernels::MatrixView sums;
+  kernels::Execution execution;  ///< for its copies and sums at home
+  ByteBuffer rows_out;
+  ByteBuffer rows_in;
+  ByteBuffer sums_memory;
+  ByteBuffer sums_out;
+  ByteBuffer returned;
+  std::span<std::byte> arriving;          ///< what D fills in part and AG completes
+  kernels::ConstMatrixView sums_leaving;  ///< after RS
 };
 
 /// The rows of one chunk on one local device, by the numbering of DeviceLists.
@@ -59,6 +84,12 @@ struct ChunkRows {
 ///     for each chunk:  dispatch(x), experts on work(), combine(y)          forward
 ///     for each chunk:  dispatch(dL/dy), experts' backward, combine(dL/dx)  backward, other chunks
 ///     return_weight_gradients(...)
+///
+/// Or step by step, for chunks that overlap: begin_trip for all, make_room once, then for each
+/// send_out (D), gather_in (AG), experts, scatter_sums (RS), bring_home (C), in any order that
+/// keeps this one. Steps of different chunks may run in different threads if no two threads are in
+/// an exchange between the same ranks: one makes all D and C, one (or the same) all AG and RS. Not
+/// with hooks.
 ///
 /// With groups, each rank makes the same collectives whatever the routing, also without tokens:
 /// 3 a batch for the lists, 2 a chunk and direction, 1 for the weight gradients; with shards more
@@ -93,15 +124,35 @@ class TrainingExchange {
   /// Makes a chunk the one under way without moving rows, for sums of rows of `columns` elements of
   /// `row_type`: for a combine that does not follow its dispatch at once. Dispatch does it too.
   void begin_chunk(const Journey& journey, std::int64_t chunk, std::int64_t columns,
-                   kernels::DType row_type);
+                   kernels::DType row_type) {
+    begin_trip(journey, chunk, columns, row_type, current_);
+  }
   /// Where the chunk under way puts its sums on local device number `i`, without inputs.
   [[nodiscard]] ChunkRows chunk_rows(std::size_t i) const {
-    return {rows_of_device_.at(i), {}, {}, sums_, sum_at_.at(i)};
+    return {current_.rows_of_device.at(i), {}, {}, current_.sums, current_.sum_at.at(i)};
   }
   /// The chunk under way, on local device number `i`; valid until the next dispatch.
-  [[nodiscard]] ChunkRows work(std::size_t i, const ArrivedRows& arrived) const;
+  [[nodiscard]] ChunkRows work(std::size_t i, const ArrivedRows& arrived) const {
+    return work(i, arrived, current_);
+  }
   /// Brings its sums home: writes the rows of at_home [T, H] whose tokens are in the chunk.
   void combine(const Journey& journey, std::int64_t chunk, kernels::MatrixView at_home);
+
+  void begin_trip(const Journey& journey, std::int64_t chunk, std::int64_t columns,
+                  kernels::DType row_type, ChunkTrip& trip) const;
+  /// Gives each trip its place in `arrived`, one behind the other.
+  void make_room(const Journey& journey, std::span<ChunkTrip* const> trips,
+                 kernels::ConstMatrixView at_home, ArrivedRows& arrived) const;
+  void send_out(const Journey& journey, kernels::ConstMatrixView at_home, ArrivedRows& arrived,
+                ChunkTrip& trip) const;
+  void gather_in(const Journey& journey, kernels::ConstMatrixView at_home, ArrivedRows& arrived,
+                 ChunkTrip& trip) const;
+  [[nodiscard]] ChunkRows work(std::size_t i, const ArrivedRows& arrived,
+                               const ChunkTrip& trip) const;
+  void scatter_sums(const Journey& journey, ChunkTrip& trip) const;
+  void bring_home(const Journey& journey, kernels::MatrixView at_home, ChunkTrip& trip) const;
+  [[nodiscard]] bool has_groups() const { return groups_.expert != nullptr; }
+  [[nodiscard]] const RankGroups& groups() const { return groups_; }
 
   /// dL/dw of each entry [local devices][entries] to dL/dw of each pick [T, k]; 0 where there is
   /// none. All of the type of the weights. Sums over shards.
@@ -113,11 +164,10 @@ class TrainingExchange {
   void announce(TrainingLists& lists, Announcement& announcement);
   void make_device_lists(TrainingLists& lists, const Announcement& announcement);
   void make_virtual_lists(TrainingLists& lists) const;
-  void fill_rows_out(const TrainingLists& lists, const kernels::ConstMatrixView& at_home);
-  void place_rows(const Journey& journey, std::int64_t chunk, std::int64_t first_place,
-                  ArrivedRows& arrived);
-  [[nodiscard]] MovedRows moved_rows(const Journey& journey, std::int64_t chunk) const;
-  kernels::ConstMatrixView call_hook(const Journey& journey, std::int64_t chunk, RowHookPlace place,
+  void fill_rows_out(const TrainingLists& lists, const kernels::ConstMatrixView& at_home,
+                     ChunkTrip& trip) const;
+  kernels::ConstMatrixView call_hook(const Journey& journey, const ChunkTrip& trip,
+                                     RowHookPlace place,
                                      const kernels::ConstMatrixView& rows) const;
 
   const PlacementIndex& index_;
@@ -128,19 +178,7 @@ class TrainingExchange {
   std::shared_ptr<RowMovement> movement_;
   std::vector<std::int32_t> local_devices_;
 
-  // The chunk under way.
-  std::vector<std::int64_t> rows_to_;              // [devices] rows that leave home
-  std::vector<std::int32_t> sent_rows_;            // [rows that leave] their numbers in `sent`
-  std::vector<std::int32_t> home_row_of_;          // [rows sent] the reverse
-  std::vector<BlockRange> rows_of_device_;         // [local devices]
-  std::vector<std::vector<std::int32_t>> sum_at_;  // [local devices]
-  std::int64_t num_arrived_ = 0;                   // rows of all local devices
-  kernels::MatrixView sums_;
-  ByteBuffer rows_out_;
-  ByteBuffer rows_in_;
-  ByteBuffer sums_memory_;
-  ByteBuffer sums_out_;
-  ByteBuffer returned_;
+  ChunkTrip current_;  // the chunk under way, where one follows the other
 };
 
 }  // namespace coterie::exchange

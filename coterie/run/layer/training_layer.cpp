@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "coterie/base/error.hpp"
+#include "coterie/run/layer/phase_steps.hpp"
+#include "coterie/run/layer/training_backward.hpp"
 #include "coterie/run/layer/training_part.hpp"
 
 namespace coterie::layer {
@@ -59,7 +61,8 @@ TrainingLayer::TrainingLayer(TrainingOptions options, placement::LayerPlacement 
                              std::shared_ptr<exchange::RowMovement> movement)
     : options_(std::move(options)),
       execution_(execution),
-      adds_down_bias_(groups.shard_rank() == 0) {
+      adds_down_bias_(groups.shard_rank() == 0),
+      part_memory_(std::make_unique<PartMemory>()) {
   check_training_options(options_);
   COTERIE_REQUIRE(placement.num_experts == options_.num_experts, options_.name,
                   ": the placement is for ", placement.num_experts, " experts, the layer has ",
@@ -67,6 +70,16 @@ TrainingLayer::TrainingLayer(TrainingOptions options, placement::LayerPlacement 
   index_ = std::make_unique<exchange::PlacementIndex>(std::move(placement));
   exchange_ = std::make_unique<exchange::TrainingExchange>(
       *index_, options_.exchange, groups, options_.name, execution_, std::move(movement));
+}
+
+TrainingLayer::~TrainingLayer() = default;
+
+std::int64_t TrainingLayer::chunks_of(schedule::Phase phase) const {
+  const bool is_forward = phase == schedule::Phase::kForward;
+  if (plan_) {
+    return (is_forward ? plan_->forward : plan_->backward).num_chunks();
+  }
+  return is_forward ? options_.forward_chunks : options_.backward_chunks;
 }
 
 void TrainingLayer::check_experts(std::span<const DeviceExperts> experts) const {
@@ -105,7 +118,8 @@ std::unique_ptr<TrainingState> TrainingLayer::forward(const TrainingBatch& batch
   state->lists = exchange_->make_lists(batch.routing, batch.weights, batch.source_offsets);
   const std::size_t num_devices = state->lists->devices.size();
   state->keeps_rows = batch.keep && !options_.recompute;
-  state->inputs.begin(*state->lists, state->keeps_rows);
+  const bool in_lanes = runs_in_lanes(hooks);
+  state->inputs.begin(*state->lists, state->keeps_rows || in_lanes);
   state->pre.resize(num_devices);
   state->pre_at.resize(num_devices);
   const std::int64_t pre =
@@ -115,8 +129,12 @@ std::unique_ptr<TrainingState> TrainingLayer::forward(const TrainingBatch& batch
     state->pre[i].resize_rows(num_entries, pre, batch.x.type, options_.exchange.poison_buffers);
     state->pre_at[i].resize(static_cast<std::size_t>(num_entries));
   }
-  const Journey journey{*state->lists, Direction::kForward, options_.forward_chunks, hooks};
-  for (std::int64_t chunk = 0; chunk < journey.num_chunks; ++chunk) {
+  const Journey journey{*state->lists, Direction::kForward, chunks_of(schedule::Phase::kForward),
+                        hooks};
+  if (in_lanes) {
+    forward_in_lanes(batch, experts, y, *state);
+  }
+  for (std::int64_t chunk = 0; chunk < journey.num_chunks && !in_lanes; ++chunk) {
     exchange_->dispatch(journey, chunk, batch.x, state->inputs);
     for (std::size_t i = 0; i < num_devices; ++i) {
       forward_device(i, *state, experts[i], exchange_->work(i, state->inputs));
@@ -130,26 +148,28 @@ std::unique_ptr<TrainingState> TrainingLayer::forward(const TrainingBatch& batch
 }
 
 TrainingPart TrainingLayer::prepare(const DeviceLists& device, const ChunkRows& chunk,
-                                    std::int64_t first_row, std::int64_t end_row) {
+                                    std::int64_t first_row, std::int64_t end_row,
+                                    PartMemory& memory) const {
   make_receive_lists(device.entries, index_->num_slots(device.device), first_row,
-                     end_row - first_row, lists_);
-  TrainingPart part{lists_,
+                     end_row - first_row, memory.lists);
+  const exchange::ReceiveLists& lists = memory.lists;
+  TrainingPart part{lists,
                     device.entries.offsets[static_cast<std::size_t>(first_row)],
                     first_row - chunk.rows.first,
                     {},
                     {}};
-  entry_of_.resize(lists_.expanded_of_entry.size());
-  for (std::size_t entry = 0; entry < entry_of_.size(); ++entry) {
-    entry_of_[static_cast<std::size_t>(lists_.expanded_of_entry[entry])] =
+  memory.entry_of.resize(lists.expanded_of_entry.size());
+  for (std::size_t entry = 0; entry < memory.entry_of.size(); ++entry) {
+    memory.entry_of[static_cast<std::size_t>(lists.expanded_of_entry[entry])] =
         static_cast<std::int32_t>(part.first_entry + static_cast<std::int64_t>(entry));
   }
-  input_of_.resize(lists_.row_of_expanded.size());
-  for (std::size_t i = 0; i < input_of_.size(); ++i) {
-    input_of_[i] =
-        chunk.row_at[static_cast<std::size_t>(lists_.row_of_expanded[i] - chunk.rows.first)];
+  memory.input_of.resize(lists.row_of_expanded.size());
+  for (std::size_t i = 0; i < memory.input_of.size(); ++i) {
+    memory.input_of[i] =
+        chunk.row_at[static_cast<std::size_t>(lists.row_of_expanded[i] - chunk.rows.first)];
   }
-  part.input_of = input_of_;
-  part.entry_of = entry_of_;
+  part.input_of = memory.input_of;
+  part.entry_of = memory.entry_of;
   return part;
 }
 
@@ -173,7 +193,7 @@ void TrainingLayer::forward_device(std::size_t i, TrainingState& state,
   const bool weighs = options_.exchange.form == exchange::ExchangeForm::kPerDevice;
   const DType sum_type = chunk.inputs.type == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
   for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {
-    const TrainingPart part = prepare(device, chunk, cuts[c], cuts[c + 1]);
+    const TrainingPart part = prepare(device, chunk, cuts[c], cuts[c + 1], *part_memory_);
     MatrixView pre;
     if (state.keeps_rows) {
       auto* memory = state.pre[i].bytes().data() +
@@ -196,18 +216,6 @@ void TrainingLayer::forward_device(std::size_t i, TrainingState& state,
                           execution_);
   }
 }
-
-/// One local device in one chunk of a backward.
-struct TrainingLayer::BackwardDevice {
-  std::size_t i;
-  TrainingState& state;
-  ConstMatrixView inputs;                  // where its rows stand
-  std::span<const std::int32_t> input_at;  // [rows of the chunk]
-  const DeviceExperts& experts;
-  const DeviceGradients& gradients;
-  const ChunkRows& chunk;           // the gradients' rows
-  exchange::Scalars& grad_weights;  // [entries]
-};
 
 ConstMatrixView TrainingLayer::pre_of(const BackwardDevice& task, const TrainingPart& part,
                                       std::span<const std::int32_t> input_of) {
@@ -242,47 +250,6 @@ ConstMatrixView TrainingLayer::pre_of(const BackwardDevice& task, const Training
   return pre;
 }
 
-void TrainingLayer::backward_device(const BackwardDevice& task) {
-  const DeviceLists& device = task.state.lists->devices[task.i];
-  const ChunkRows& chunk = task.chunk;
-  const DType type = chunk.inputs.type;
-  const DType sum_type = type == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-  const bool poison = options_.exchange.poison_buffers;
-  const auto cuts = cut_rows(device.entries, chunk.rows.first, chunk.rows.end,
-                             options_.exchange.max_expanded_rows);
-  for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {
-    const TrainingPart part = prepare(device, chunk, cuts[c], cuts[c + 1]);
-    const auto& offsets = part.lists.expert_offsets;
-    rows_again_.resize(part.lists.row_of_expanded.size());
-    for (std::size_t e = 0; e < rows_again_.size(); ++e) {
-      rows_again_[e] =
-          task.input_at[static_cast<std::size_t>(part.lists.row_of_expanded[e] - chunk.rows.first)];
-    }
-    const ConstMatrixView pre = pre_of(task, part, rows_again_);
-    exchange::Scalars weights;
-    weights.gather(device.weights, part.entry_of);
-    exchange::Scalars grad_weights(part.num_expanded(), sum_type);
-    const MatrixView grad_pre =
-        grad_pre_.resize_rows(part.num_expanded(), pre.columns, type, poison);
-    const MatrixView hidden =
-        hidden_.resize_rows(part.num_expanded(), options_.intermediate, type, poison);
-    kernels::grouped_down_backward(
-        {chunk.inputs, part.input_of, std::as_const(weights).view(), offsets, task.experts.down,
-         adds_down_bias_ ? std::span(task.experts.down_bias) : std::span<const ConstMatrixView>{},
-         pre, options_.activation, grad_pre, hidden, grad_weights.view()},
-        execution_);
-    add_weight_gradients({part, chunk.inputs, task.inputs, rows_again_, grad_pre, hidden, weights},
-                         task.gradients, execution_);
-    const MatrixView grad_rows =
-        outputs_.resize_rows(part.num_expanded(), options_.hidden, sum_type, poison);
-    kernels::grouped_up_backward({grad_pre, offsets, task.experts.up, grad_rows}, execution_);
-    exchange::sum_entries(
-        {part.lists, device.entries.offsets, nullptr, grad_rows, chunk.sums, part.sum_at(chunk)},
-        execution_);
-    scatter(grad_weights, part.entry_of, task.grad_weights);
-  }
-}
-
 void TrainingLayer::backward(TrainingState& state, ConstMatrixView x, ConstMatrixView grad_y,
                              std::span<const DeviceExperts> experts, const Results& results,
                              exchange::RowHooks* hooks) {
@@ -295,29 +262,20 @@ void TrainingLayer::backward(TrainingState& state, ConstMatrixView x, ConstMatri
     grad_weights.emplace_back(lists.devices[i].entries.num_entries(), lists.weights_sent.type());
     set_zero(results.experts[i]);
   }
-  gradients_.begin(lists, false);
-  const Journey there{lists, Direction::kRecompute, options_.backward_chunks, hooks};
-  const Journey back{lists, Direction::kBackward, options_.backward_chunks, hooks};
+  const bool in_lanes = runs_in_lanes(hooks);
+  gradients_.begin(lists, in_lanes);
   if (!state.keeps_rows) {
-    inputs_again_.begin(lists, false);
+    inputs_again_.begin(lists, in_lanes);
   }
   ArrivedRows& inputs = state.keeps_rows ? state.inputs : inputs_again_;
-  for (std::int64_t chunk = 0; chunk < options_.backward_chunks; ++chunk) {
-    if (!state.keeps_rows) {
-      exchange_->dispatch(there, chunk, x, inputs);
-    } else if (inputs.is_borrowed) {
-      inputs.rows = x;
-    }
-    exchange_->dispatch(back, chunk, grad_y, gradients_);
-    for (std::size_t i = 0; i < lists.devices.size(); ++i) {
-      const ChunkRows rows = exchange_->work(i, gradients_);
-      const auto input_at =
-          std::span(inputs.row_at[i])
-              .subspan(static_cast<std::size_t>(rows.rows.first), rows.row_at.size());
-      backward_device(
-          {i, state, inputs.rows, input_at, experts[i], results.experts[i], rows, grad_weights[i]});
-    }
-    exchange_->combine(back, chunk, results.grad_x);
+  if (inputs.is_borrowed) {
+    inputs.rows = x;
+  }
+  const BackwardRun run{state, x, grad_y, experts, results, inputs, grad_weights};
+  if (in_lanes) {
+    backward_in_lanes(run);
+  } else {
+    backward_by_chunks(run, hooks);
   }
   exchange_->return_weight_gradients(lists, grad_weights, results.grad_weights);
 }

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "coterie/plan/placement/placement.hpp"
+#include "coterie/plan/schedule/schedule.hpp"
 #include "coterie/run/exchange/exchange.hpp"
 #include "coterie/run/kernels/kernels.hpp"
+#include "coterie/run/layer/lanes.hpp"
 
 namespace coterie::layer {
 
@@ -73,7 +78,30 @@ struct TrainingBatch {
   bool keep = true;  ///< false: no backward will follow; only the lists are kept
 };
 
+struct StepActions;
 struct TrainingPart;
+struct PartMemory;
+struct KeptPart;
+
+/// What somebody else does in the gaps that a plan leaves between a layer's own exchanges, such as
+/// summing dense gradients over ranks.
+class IdleSlots {
+ public:
+  virtual ~IdleSlots() = default;
+  /// Piece number `piece` (from 0) of the plan's `moe_gradients`, on the thread of the lane between
+  /// nodes, while other lanes work. Every rank's layer calls it at the same place between its own
+  /// exchanges, so it may make collectives.
+  virtual void run_piece(std::int32_t piece) = 0;
+};
+
+/// How a layer carries out its phases, beside what a plan says. All may be absent.
+struct LayerRun {
+  IdleSlots* slots = nullptr;  ///< of backwards
+  profiling::TimelineRecorder* recorder = nullptr;
+  std::int32_t layer = 0;  ///< its number in recorded timelines
+  /// Debugging: what each lane began, in order. The same text on every rank, whatever the routing.
+  std::array<std::string, schedule::kNumLanes>* log = nullptr;
+};
 
 /// Experts behind an exchange, forward and backward:
 ///
@@ -89,6 +117,7 @@ class TrainingLayer {
   TrainingLayer(TrainingOptions options, placement::LayerPlacement placement,
                 exchange::RankGroups groups, const kernels::Execution& execution = {},
                 std::shared_ptr<exchange::RowMovement> movement = {});
+  ~TrainingLayer();
 
   /// y [T, H] of x's type. `experts` [local devices]. kBadInput names experts that do not fit.
   std::unique_ptr<TrainingState> forward(const TrainingBatch& batch,
@@ -107,6 +136,15 @@ class TrainingLayer {
                 std::span<const DeviceExperts> experts, const Results& results,
                 exchange::RowHooks* hooks = nullptr);
 
+  /// From now on phases run as planned, in lanes: exchanges in threads of their own, each lane's
+  /// steps in the plan's order on every rank. The results have the same bits with every plan and
+  /// without. Chunks are the plan's shares, in whole blocks; rows of all chunks are held while a
+  /// phase runs. Row hooks need one chunk after the other, so with hooks only the chunk counts
+  /// count. Nothing, the default: chunk by chunk. kBadInput if the plan cannot be carried out.
+  void set_plan(std::optional<schedule::LayerPlan> plan);
+  [[nodiscard]] const std::optional<schedule::LayerPlan>& plan() const { return plan_; }
+  void set_run(const LayerRun& run) { run_ = run; }
+
   [[nodiscard]] const TrainingOptions& options() const { return options_; }
   [[nodiscard]] const exchange::PlacementIndex& index() const { return *index_; }
   [[nodiscard]] std::span<const std::int32_t> local_devices() const {
@@ -117,9 +155,26 @@ class TrainingLayer {
 
  private:
   struct BackwardDevice;
+  struct BackwardRun;
+  [[nodiscard]] std::int64_t chunks_of(schedule::Phase phase) const;
+  [[nodiscard]] bool runs_in_lanes(const exchange::RowHooks* hooks) const {
+    return plan_.has_value() && hooks == nullptr;
+  }
+  void begin_trips(const exchange::Journey& journey, const kernels::ConstMatrixView& at_home,
+                   exchange::ArrivedRows& arrived, std::deque<exchange::ChunkTrip>& trips) const;
+  void forward_in_lanes(const TrainingBatch& batch, std::span<const DeviceExperts> experts,
+                        const kernels::MatrixView& y, TrainingState& state);
+  void backward_by_chunks(const BackwardRun& run, exchange::RowHooks* hooks);
+  void backward_in_lanes(const BackwardRun& run);
+  void backward_chunk(const BackwardRun& run, std::int32_t chunk, const exchange::ChunkTrip* trip,
+                      bool puts_off);
+  KeptPart& keep_part();
+  void add_kept_gradients(const BackwardRun& run, std::int32_t first, std::int32_t end);
+  void carry_out(const schedule::PhasePlan& plan, schedule::Phase phase,
+                 const StepActions& actions);
   void check_experts(std::span<const DeviceExperts> experts) const;
   TrainingPart prepare(const exchange::DeviceLists& device, const exchange::ChunkRows& chunk,
-                       std::int64_t first_row, std::int64_t end_row);
+                       std::int64_t first_row, std::int64_t end_row, PartMemory& memory) const;
   kernels::MatrixView up(const TrainingPart& part, const kernels::ConstMatrixView& inputs,
                          const DeviceExperts& experts, const kernels::MatrixView& pre);
   void forward_device(std::size_t i, TrainingState& state, const DeviceExperts& experts,
@@ -134,17 +189,20 @@ class TrainingLayer {
   std::unique_ptr<exchange::PlacementIndex> index_;  // in place: the exchange refers to it
   std::unique_ptr<exchange::TrainingExchange> exchange_;
 
-  exchange::ReceiveLists lists_;
-  std::vector<std::int32_t> input_of_;
-  std::vector<std::int32_t> entry_of_;
-  std::vector<std::int32_t> rows_again_;
+  std::optional<schedule::LayerPlan> plan_;
+  LayerRun run_;
+  std::unique_ptr<Lanes> lanes_;                // with a plan
+  std::deque<exchange::ChunkTrip> trips_;       // [chunks]
+  std::deque<exchange::ChunkTrip> retrips_;     // the same, of rows that a backward fetches again
+  std::deque<std::unique_ptr<KeptPart>> kept_;  // memory stays; num_kept_ of them are in use
+  std::size_t num_kept_ = 0;
+  std::unique_ptr<PartMemory> part_memory_;
   std::vector<std::int32_t> pre_rows_;
   exchange::ArrivedRows gradients_;
   exchange::ArrivedRows inputs_again_;
   exchange::ByteBuffer hidden_;
   exchange::ByteBuffer outputs_;
   exchange::ByteBuffer pre_;
-  exchange::ByteBuffer grad_pre_;
 };
 
 }  // namespace coterie::layer

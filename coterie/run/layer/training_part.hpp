@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "coterie/run/exchange/exchange.hpp"
 #include "coterie/run/layer/training_layer.hpp"
@@ -22,6 +23,28 @@ struct TrainingPart {
     return chunk.sum_at.subspan(static_cast<std::size_t>(first_row_of_chunk),
                                 static_cast<std::size_t>(lists.num_rows));
   }
+};
+
+/// The memory of a part. A part whose weight gradients are put off keeps its own until then.
+struct PartMemory {
+  exchange::ReceiveLists lists;
+  std::vector<std::int32_t> input_of;
+  std::vector<std::int32_t> entry_of;
+  std::vector<std::int32_t> input_at;
+  exchange::ByteBuffer grad_pre;
+  exchange::ByteBuffer hidden;
+  exchange::Scalars weights;
+};
+
+/// A part whose weight gradients are still to be made.
+struct KeptPart {
+  PartMemory memory;
+  std::size_t device = 0;  ///< number of the local device
+  std::int32_t chunk = 0;
+  std::int64_t first_entry = 0;
+  std::int64_t first_row_of_chunk = 0;
+  kernels::MatrixView grad_pre;
+  kernels::MatrixView hidden;
 };
 
 /// What the weight gradients of a part are made of.

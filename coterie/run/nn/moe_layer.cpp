@@ -63,6 +63,14 @@ MoELayerImpl::MoELayerImpl(MoELayerOptions options)
 
 MoELayerImpl::~MoELayerImpl() = default;
 
+void MoELayerImpl::set_plan(std::optional<schedule::LayerPlan> plan) {
+  run_->core().set_plan(std::move(plan));
+}
+
+void MoELayerImpl::set_run(const layer::LayerRun& run) {
+  run_->core().set_run(run);
+}
+
 void MoELayerImpl::set_virtual_sources(std::vector<std::int64_t> offsets) {
   COTERIE_REQUIRE(offsets.empty() || options_.expert_group == nullptr, options_.name,
                   ": virtual sources need one process that stands for all devices");

@@ -7,8 +7,10 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "coterie/plan/schedule/schedule.hpp"
 #include "coterie/run/gates/gates.hpp"
 #include "coterie/run/layer/layer.hpp"
 #include "coterie/run/nn/experts.hpp"
@@ -70,6 +72,12 @@ class MoELayerImpl final : public torch::nn::Module {
   /// rank s's in the order of sums over tokens, so that gradients get the bits of that many ranks.
   /// Empty: all are one rank's.
   void set_virtual_sources(std::vector<std::int64_t> offsets);
+
+  /// How later forwards and backwards run; see layer::TrainingLayer. The same on every rank, between
+  /// steps. Custom experts and layers with hooks inside the exchange run chunk after chunk all the
+  /// same.
+  void set_plan(std::optional<schedule::LayerPlan> plan);
+  void set_run(const layer::LayerRun& run);
 
   [[nodiscard]] const MoELayerOptions& options() const { return options_; }
   [[nodiscard]] const placement::LayerPlacement& placement() const { return *options_.placement; }

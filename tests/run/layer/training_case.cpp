@@ -176,7 +176,7 @@ void Block::set(std::int64_t row, std::int64_t column, double value) {
 }
 
 TrainingCase training_case(std::uint64_t seed, int num_devices, DType type,
-                           kernels::Activation activation, bool copies) {
+                           kernels::Activation activation, bool copies, std::int64_t token_factor) {
   TrainingCase made;
   made.type = type;
   made.options.name = "layer 3";
@@ -194,7 +194,7 @@ TrainingCase training_case(std::uint64_t seed, int num_devices, DType type,
   const std::int64_t counts[] = {131, 0, 70, 9};
   made.offsets = {0};
   for (int rank = 0; rank < num_devices; ++rank) {
-    made.offsets.push_back(made.offsets.back() + counts[rank % 4]);
+    made.offsets.push_back(made.offsets.back() + counts[rank % 4] * token_factor);
   }
   made.top_k = 3;
   const DType weight_type = type == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
@@ -217,7 +217,9 @@ TrainingCase training_case(std::uint64_t seed, int num_devices, DType type,
 TrainingOutcome run_training(const TrainingCase& made, const TrainingRun& run) {
   TrainingOptions options = made.options;
   options.intermediate /= run.groups.num_shards();
-  TrainingLayer layer(options, made.placement, run.groups, run.execution);
+  TrainingLayer layer(options, made.placement, run.groups, run.execution, run.movement);
+  layer.set_plan(run.plan);
+  layer.set_run(run.layer_run);
   const HeldExperts held(made, run.groups, layer.local_devices());
   const std::int64_t first = run.first_token;
   const std::int64_t count = run.end_token - first;
@@ -246,7 +248,7 @@ TrainingOutcome run_training(const TrainingCase& made, const TrainingRun& run) {
 }
 
 TrainingOutcome run_alone(const TrainingCase& made, const kernels::Execution& execution) {
-  return run_training(made, {{}, 0, made.num_tokens(), execution, nullptr});
+  return run_training(made, {{}, 0, made.num_tokens(), execution, nullptr, {}, {}, nullptr});
 }
 
 std::vector<TrainingOutcome> run_as_ranks(const TrainingCase& made) {
@@ -255,8 +257,14 @@ std::vector<TrainingOutcome> run_as_ranks(const TrainingCase& made) {
       made.num_ranks(),
       [&](comm::Communicator& group) {
         const auto rank = static_cast<std::size_t>(group.rank());
-        outcomes[rank] = run_training(
-            made, {{&group, nullptr}, made.offsets[rank], made.offsets[rank + 1], {}, nullptr});
+        outcomes[rank] = run_training(made, {{&group, nullptr},
+                                             made.offsets[rank],
+                                             made.offsets[rank + 1],
+                                             {},
+                                             nullptr,
+                                             {},
+                                             {},
+                                             nullptr});
       },
       std::chrono::seconds(60));
   return outcomes;

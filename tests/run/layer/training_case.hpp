@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,7 +61,8 @@ struct TrainingCase {
 /// Ragged ranks (one without tokens), several blocks, ids of -1, an idle expert, and with `copies`
 /// two experts on two devices.
 TrainingCase training_case(std::uint64_t seed, int num_devices, kernels::DType type,
-                           kernels::Activation activation, bool copies = false);
+                           kernels::Activation activation, bool copies = false,
+                           std::int64_t token_factor = 1);
 
 /// All that a forward and a backward give, as bytes: of one rank, or of one process for all.
 struct TrainingOutcome {
@@ -76,6 +79,9 @@ struct TrainingRun {
   std::int64_t end_token = 0;
   kernels::Execution execution;
   exchange::RowHooks* hooks = nullptr;
+  std::optional<schedule::LayerPlan> plan;
+  LayerRun layer_run;
+  std::shared_ptr<exchange::RowMovement> movement;
 };
 
 TrainingOutcome run_training(const TrainingCase& made, const TrainingRun& run);
