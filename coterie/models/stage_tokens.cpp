@@ -5,6 +5,7 @@
 
 #include "coterie/base/error.hpp"
 #include "coterie/models/chunked_loss.hpp"
+#include "coterie/models/whole_sequences.hpp"
 
 namespace coterie::models {
 namespace {
@@ -42,6 +43,32 @@ std::vector<std::int64_t> clipped(const std::vector<std::int64_t>& offsets, std:
     result.push_back(std::clamp(offset, begin, end) - begin);
   }
   return result;
+}
+
+struct RowRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+RowRange range_of(const RowBlocks& blocks, int rank) {
+  const std::int64_t begin = blocks.first(rank);
+  return {begin, begin + blocks.num_rows[static_cast<std::size_t>(rank)]};
+}
+
+at::Tensor rows_of(const at::Tensor& all, const RowRange& rows, const at::Device& device) {
+  return all.slice(0, rows.begin, rows.end).to(device).contiguous();
+}
+
+/// What gates need to know of tokens [begin, end).
+gates::TokenBatch token_batch(const MicroBatch& batch, const RowRange& rows,
+                              std::int64_t max_positions, const at::Device& device) {
+  gates::TokenBatch made;
+  made.sequence_offsets = clipped(batch.sequence_offsets, rows.begin, rows.end);
+  made.token_ids = rows_of(numbers_of_tokens(batch, max_positions), rows, device);
+  if (batch.is_real.defined()) {
+    made.is_real = rows_of(batch.is_real, rows, device);
+  }
+  return made;
 }
 
 }  // namespace
@@ -151,26 +178,24 @@ StageTokens stage_tokens(const MicroBatch& batch, const TrainableConfig& config,
     const at::TensorOptions as = at::device(options.device).dtype(options.type);
     tokens.shape.rotary = {table.cosines.to(as), table.sines.to(as)};
   }
-  tokens.blocks = row_blocks(T, model_group.size());
-  const std::int64_t begin = tokens.blocks.first(model_group.rank());
-  const std::int64_t end =
-      begin + tokens.blocks.num_rows[static_cast<std::size_t>(model_group.rank())];
-  const auto mine = [&](const at::Tensor& all) {
-    return all.slice(0, begin, end).to(options.device).contiguous();
+  const auto complete = [&](gates::TokenBatch made) {
+    made.seed = options.seed;
+    made.step = step;
+    made.training = training;
+    made.num_step_sequences = counts.num_sequences;
+    return made;
   };
-  tokens.token_ids = mine(batch.token_ids);
-  tokens.positions = mine(positions);
-  tokens.targets = mine(targets_of(batch));
-  tokens.batch.sequence_offsets = clipped(batch.sequence_offsets, begin, end);
-  tokens.batch.token_ids = mine(numbers_of_tokens(batch, config.model.max_positions));
-  if (batch.is_real.defined()) {
-    tokens.batch.is_real = mine(batch.is_real);
-  }
-  tokens.batch.seed = options.seed;
-  tokens.batch.step = step;
-  tokens.batch.training = training;
-  tokens.batch.num_step_sequences = counts.num_sequences;
+  tokens.blocks = row_blocks(T, model_group.size());
+  const RowRange mine = range_of(tokens.blocks, model_group.rank());
+  tokens.token_ids = rows_of(batch.token_ids, mine, options.device);
+  tokens.positions = rows_of(positions, mine, options.device);
+  tokens.targets = rows_of(targets_of(batch), mine, options.device);
+  const std::int64_t max_positions = config.model.max_positions;
+  tokens.batch = complete(token_batch(batch, mine, max_positions, options.device));
   if (model_group.size() > 1) {
+    tokens.whole_blocks = whole_sequence_blocks(batch.sequence_offsets, tokens.blocks);
+    tokens.whole_batch = complete(token_batch(
+        batch, range_of(tokens.whole_blocks, model_group.rank()), max_positions, options.device));
     tokens.batch.sum_shards = [&model_group](at::Tensor& sum) {
       sum_in_place(sum, model_group, comm::Purpose::kMetadata);
     };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coterie/models/trainable_block.hpp"
 
+#include "coterie/models/whole_sequences.hpp"
+
 namespace coterie::models {
 
 TrainableBlock::TrainableBlock(ParameterStore& store, std::int64_t layer,
@@ -20,9 +22,21 @@ TrainableBlock::TrainableBlock(ParameterStore& store, std::int64_t layer,
   mlp_norm_ = norm(is_gpt2 ? "ln_2" : "post_attention_layernorm");
   if (store.config.is_moe_layer(layer)) {
     moe_ = register_module("mlp", make_trainable_moe(store, layer, options));
+    needs_whole_sequences_ = needs_whole_sequences(moe_->gate(), options.order);
   } else {
     dense_ = register_module("mlp", std::make_shared<DenseMlp>(store, prefix + "mlp."));
   }
+}
+
+nn::MoEResult TrainableBlock::run_experts(const at::Tensor& x, const StageTokens& tokens) {
+  const bool moves = needs_whole_sequences_ && model_group_.size() > 1;
+  gates::TokenBatch batch = moves ? tokens.whole_batch : tokens.batch;
+  batch.x = moves ? move_rows(x, tokens.blocks, tokens.whole_blocks, model_group_) : x;
+  nn::MoEResult result = moe_->forward(batch);
+  if (moves) {
+    result.y = move_rows(result.y, tokens.whole_blocks, tokens.blocks, model_group_);
+  }
+  return result;
 }
 
 BlockOutput TrainableBlock::forward(const at::Tensor& h, const StageTokens& tokens) {
@@ -43,9 +57,7 @@ BlockOutput TrainableBlock::forward(const at::Tensor& h, const StageTokens& toke
     output.h = middle + scattered(dense_->forward(gathered(x)), dense_->output_bias());
     return output;
   }
-  gates::TokenBatch batch = tokens.batch;
-  batch.x = x;
-  const nn::MoEResult result = moe_->forward(batch);
+  const nn::MoEResult result = run_experts(x, tokens);
   output.h = middle + result.y;
   output.aux_loss = result.aux_loss;
   output.moe = result.statistics;

@@ -17,12 +17,14 @@ namespace coterie::models {
 /// A micro-batch as the layers of a rank see it. T tokens of the data coordinate, of which this
 /// rank owns a block.
 struct StageTokens {
-  SequenceShape shape;      ///< all T tokens
-  RowBlocks blocks;         ///< of T over the model group
-  gates::TokenBatch batch;  ///< this rank's block; `x` is set by each layer
-  at::Tensor token_ids;     ///< int64 [block]
-  at::Tensor positions;     ///< int64 [block]
-  at::Tensor targets;       ///< int64 [block]
+  SequenceShape shape;            ///< all T tokens
+  RowBlocks blocks;               ///< of T over the model group
+  gates::TokenBatch batch;        ///< this rank's block; `x` is set by each layer
+  RowBlocks whole_blocks;         ///< of T, each sequence on one rank
+  gates::TokenBatch whole_batch;  ///< as `batch`, of this rank's whole sequences
+  at::Tensor token_ids;           ///< int64 [block]
+  at::Tensor positions;           ///< int64 [block]
+  at::Tensor targets;             ///< int64 [block]
 };
 
 /// h [block, H] after a block, and what its MoE layer said.
@@ -48,8 +50,11 @@ class TrainableBlock : public torch::nn::Module {
   }
 
  private:
+  nn::MoEResult run_experts(const at::Tensor& x, const StageTokens& tokens);
+
   std::int64_t layer_;
   comm::Communicator& model_group_;
+  bool needs_whole_sequences_ = false;
   std::shared_ptr<TrainableNorm> attention_norm_;
   std::shared_ptr<TrainableAttention> attention_;
   std::shared_ptr<TrainableNorm> mlp_norm_;

@@ -89,7 +89,8 @@ gates::GateOptions layer_gate_options(const ParameterStore& store, std::int64_t 
       gate.kind != gates::GateKind::kExpertChoice && gate.kind != gates::GateKind::kSoftMoe;
   gate.top_k = has_k ? static_cast<std::int32_t>(model.top_k) : gates::GateOptions{}.top_k;
   if (gate.kind == gates::GateKind::kTopkSoftmax) {
-    gate.renormalise = model.renormalise;
+    // A softmax over the selected logits is renormalised already.
+    gate.renormalise = model.renormalise && gate.softmax_over == gates::SoftmaxOver::kAllExperts;
   }
   gate.type =
       options.type == at::kDouble ? gates::RouterType::kFloat64 : gates::RouterType::kFloat32;

@@ -5,7 +5,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cstdlib>
-#include <mutex>
 
 #include "coterie/base/error.hpp"
 #include "coterie/base/json.hpp"
@@ -36,33 +35,6 @@ std::vector<parallel::LayoutOptions> layouts() {
   all.push_back({1, 2, 2, 1, 2});
   all.push_back({1, 2, 1, 2, 2});
   return all;
-}
-
-struct Gradients {
-  WholeTensors values;
-  WholeTensors gradients;
-  double loss = 0;
-};
-
-/// One step's loss and gradients at a layout.
-Gradients gradients_of(const TrainableConfig& config, const TrainableOptions& options,
-                       const parallel::LayoutOptions& layout, std::size_t num_micro = 2) {
-  Gradients result;
-  std::mutex mutex;
-  const auto sequences = step_sequences(config.model.vocab_size, 0);
-  comm::run_ranks(layout.world_size(), [&](comm::Communicator& world) {
-    at::set_num_threads(1);
-    parallel::Groups groups(world, parallel::Layout(layout));
-    TrainableDecoder decoder(config, groups, options);
-    const StepResult step = decoder.forward_backward(
-        micro_batches(sequences, groups.coordinates().data, layout.data, num_micro), 0);
-    decoder.reduce_gradients();
-    const std::scoped_lock lock(mutex);
-    result.loss = step.mean_loss() + step.aux_loss;
-    EXPECT_TRUE(add_pieces(result.values, decoder, Part::kValue));
-    EXPECT_TRUE(add_pieces(result.gradients, decoder, Part::kGradient));
-  });
-  return result;
 }
 
 /// Largest difference, relative to the largest gradient of the tensor (or 1e-3).

@@ -166,4 +166,26 @@ bool add_pieces(WholeTensors& whole, const TrainableDecoder& decoder, Part part)
   return agree;
 }
 
+Gradients gradients_of(const TrainableConfig& config, const TrainableOptions& options,
+                       const parallel::LayoutOptions& layout, std::size_t num_micro,
+                       std::size_t num_sequences) {
+  Gradients result;
+  std::mutex mutex;
+  const auto sequences = step_sequences(config.model.vocab_size, 0, num_sequences);
+  comm::run_ranks(layout.world_size(), [&](comm::Communicator& world) {
+    at::set_num_threads(1);
+    parallel::Groups groups(world, parallel::Layout(layout));
+    TrainableDecoder decoder(config, groups, options);
+    const StepResult step = decoder.forward_backward(
+        micro_batches(sequences, groups.coordinates().data, layout.data, num_micro), 0);
+    decoder.reduce_gradients();
+    const std::scoped_lock lock(mutex);
+    result.loss = step.mean_loss() + step.aux_loss;
+    result.layers = step.layers;
+    COTERIE_CHECK(add_pieces(result.values, decoder, Part::kValue), "values differ by rank");
+    COTERIE_CHECK(add_pieces(result.gradients, decoder, Part::kGradient), "gradients differ");
+  });
+  return result;
+}
+
 }  // namespace coterie::models

@@ -48,4 +48,17 @@ enum class Part : std::uint8_t { kValue, kGradient };
 /// (returns false if not).
 bool add_pieces(WholeTensors& whole, const TrainableDecoder& decoder, Part part);
 
+struct Gradients {
+  WholeTensors values;
+  WholeTensors gradients;
+  double loss = 0;  ///< balance losses included
+  std::vector<LayerStatistics> layers;
+};
+
+/// Step 0 at a layout, ranks in threads; what several ranks hold must be equal to the last bit.
+/// `num_sequences` of step_sequences: fewer than data ranks leaves ranks without tokens.
+Gradients gradients_of(const TrainableConfig& config, const TrainableOptions& options,
+                       const parallel::LayoutOptions& layout, std::size_t num_micro = 2,
+                       std::size_t num_sequences = 7);
+
 }  // namespace coterie::models
