@@ -20,7 +20,7 @@ from verify import BF16, Lists, compare, fail_unless, make_routing, make_weights
 REPEATS = 20
 SHAPES = (  # tokens, hidden, intermediate, experts, top_k, absent
     (1, 8, 8, 1, 1, 0.0), (333, 264, 104, 5, 2, 0.1), (150, 128, 520, 9, 4, 0.1), (200, 192, 64, 40, 2, 0.5), (1000, 2048, 1024, 16, 4, 0.0),
-    (700, 512, 1408, 6, 3, 0.0))
+    (700, 512, 1408, 6, 3, 0.0), (300, 64, 136, 300, 4, 0.1), (5000, 128, 384, 3, 1, 0.0))
 LIMITS = {torch.float32: 1e-5}
 
 

@@ -24,43 +24,70 @@ LaunchShape clusters_for(std::int64_t units, std::size_t shared_bytes) {
   return {static_cast<unsigned>(2 * std::min(units, most)), kProductThreads, shared_bytes, 2};
 }
 
-/// Launches a row gradient; `maps` are its tensor maps.
-template <typename Shape, typename Kernel, typename Arguments, typename... Maps>
-void launch_rows(const RowGradient& task, Kernel kernel, const Arguments& arguments, Stream stream,
-                 const Maps&... maps) {
-  require_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    Shape::kSharedBytes),
-               "row gradient: shared memory");
-  const std::int64_t units =
-      (task.max_rows / kTileRows + task.num_experts) * divide_up(task.columns, Shape::kColumns);
-  launch_overlapped("row gradient", kernel, clusters_for(units, Shape::kSharedBytes), stream,
-                    maps..., arguments);
+/// Blocks of a row gradient's grid; `num_blocks` of columns.
+LaunchShape row_clusters(const RowGradient& task, std::int64_t num_blocks,
+                         std::size_t shared_bytes) {
+  return clusters_for((task.max_rows / kTileRows + task.num_experts) * num_blocks, shared_bytes);
+}
+
+template <bool kGated, bool kNarrow>
+void launch_down(const RowGradient& task, const CUtensorMap& w_map,
+                 const DownGradientArguments& arguments, Stream stream) {
+  using Shape = DownGradientShape<kGated, kNarrow>;
+  allow_shared<down_gradient_kernel<Shape>>("down gradient", Shape::kSharedBytes);
+  launch_overlapped("down gradient", down_gradient_kernel<Shape>,
+                    row_clusters(task, arguments.num_blocks, Shape::kSharedBytes), stream, w_map,
+                    arguments);
+}
+
+/// Blocks of 256 columns, then what is left, if that is 128 or less.
+template <bool kGated>
+void launch_down(const RowGradient& task, const CUtensorMap& w_map, DownGradientArguments arguments,
+                 Stream stream) {
+  arguments.num_blocks = (arguments.columns + 127) / 256;
+  if (arguments.num_blocks > 0) {
+    launch_down<kGated, false>(task, w_map, arguments, stream);
+  }
+  arguments.first_block = arguments.num_blocks;
+  if (arguments.first_block * 256 < arguments.columns) {
+    arguments.beside = arguments.num_blocks > 0;
+    arguments.num_blocks = 1;
+    launch_down<kGated, true>(task, w_map, arguments, stream);
+  }
+}
+
+/// The gradient as the copy engine stores it, 64 x 64 at a time.
+CUtensorMap gradient_map(const WeightGradientArguments& arguments, bool transposed) {
+  const std::int64_t rows = transposed ? arguments.b_columns : arguments.a_columns;
+  const std::int64_t columns = transposed ? arguments.a_columns : arguments.b_columns;
+  return make_map<3>(arguments.out, {columns, rows, arguments.num_experts},
+                     {columns, rows * columns}, kBoxElements, CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
 template <bool kTransposed, Leave kLeave>
-void launch_weights(const CUtensorMap& b_map, const WeightGradientArguments& arguments,
-                    Stream stream) {
+void launch_weights(const WeightGradientArguments& arguments, std::int64_t b_rows, Stream stream) {
   using Shape = WeightGradientShape<kTransposed, kLeave>;
-  require_cuda(
-      cudaFuncSetAttribute(weight_gradient_kernel<Shape>,
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes),
-      "weight gradient: shared memory");
+  const CUtensorMap b_map =
+      rows_map(arguments.b, b_rows, arguments.b_columns, arguments.b_stride_bytes, Shape::kDepth);
+  const CUtensorMap out_map = gradient_map(arguments, kTransposed);
+  allow_shared<weight_gradient_kernel<Shape>>("weight gradient", Shape::kSharedBytes);
   const std::int64_t units = std::int64_t{arguments.num_experts} *
                              divide_up(arguments.a_columns, 256) *
                              divide_up(arguments.b_columns, 256);
   launch_overlapped("weight gradient", weight_gradient_kernel<Shape>,
-                    clusters_for(units, Shape::kSharedBytes), stream, b_map, arguments);
+                    clusters_for(units, Shape::kSharedBytes), stream, b_map, out_map, arguments);
 }
 
 template <bool kTransposed>
-void launch_leaving(Leave leave, const CUtensorMap& b_map, const WeightGradientArguments& arguments,
+void launch_leaving(Leave leave, const WeightGradientArguments& arguments, std::int64_t b_rows,
                     Stream stream) {
   switch (leave) {
     case Leave::kRounded:
-      return launch_weights<kTransposed, Leave::kRounded>(b_map, arguments, stream);
+      return launch_weights<kTransposed, Leave::kRounded>(arguments, b_rows, stream);
     case Leave::kAddRounded:
-      return launch_weights<kTransposed, Leave::kAddRounded>(b_map, arguments, stream);
-    case Leave::kFloat: return launch_weights<kTransposed, Leave::kFloat>(b_map, arguments, stream);
+      return launch_weights<kTransposed, Leave::kAddRounded>(arguments, b_rows, stream);
+    case Leave::kFloat:
+      return launch_weights<kTransposed, Leave::kFloat>(arguments, b_rows, stream);
   }
 }
 
@@ -78,9 +105,17 @@ void row_gradient_hopper(const RowGradient& task, const ProductOptions& options,
   if (task.fused == nullptr) {
     const CUtensorMap x_map =
         rows_map(task.x.data[0], task.x_rows, task.depth, task.x.stride_bytes[0], kTileRows);
+    const CUtensorMap y_map = make_map<3>(task.y.data, {task.columns, task.y.rows, 1},
+                                          {task.y.row_stride, task.y.row_stride}, kBoxElements,
+                                          CU_TENSOR_MAP_L2_PROMOTION_NONE);
     const RowGradientArguments arguments{task.offsets, num_experts,        depth,
                                          columns,      row_target(task.y), watchdog};
-    launch_rows<RowGradientShape>(task, row_gradient_kernel, arguments, stream, x_map, w_map);
+    constexpr std::size_t kBytes = RowGradientShape::kSharedBytes;
+    allow_shared<row_gradient_kernel>("row gradient", kBytes);
+    launch_overlapped(
+        "row gradient", row_gradient_kernel,
+        row_clusters(task, divide_up(task.columns, RowGradientShape::kColumns), kBytes), stream,
+        x_map, w_map, y_map, arguments);
     return;
   }
   const GroupedDownBackward& fused = *task.fused;
@@ -92,6 +127,9 @@ void row_gradient_hopper(const RowGradient& task, const ProductOptions& options,
                                         num_experts,
                                         depth,
                                         columns,
+                                        0,
+                                        0,
+                                        false,
                                         fused.row_weights,
                                         pre,
                                         row_target(fused.grad_pre),
@@ -100,11 +138,11 @@ void row_gradient_hopper(const RowGradient& task, const ProductOptions& options,
                                         fused.row_dots_stride,
                                         fused.activation,
                                         watchdog};
-  launch_rows<DownGradientShape>(task,
-                                 fused.activation == Activation::kSwiGlu
-                                     ? down_gradient_kernel<true>
-                                     : down_gradient_kernel<false>,
-                                 arguments, stream, w_map);
+  if (fused.activation == Activation::kSwiGlu) {
+    launch_down<true>(task, w_map, arguments, stream);
+  } else {
+    launch_down<false>(task, w_map, arguments, stream);
+  }
 }
 
 void weight_gradient_hopper(const WeightGradient& task, const ProductOptions& options,
@@ -127,15 +165,14 @@ void weight_gradient_hopper(const WeightGradient& task, const ProductOptions& op
   arguments.out = task.out.data;
   arguments.accumulate = task.out.accumulate;
   arguments.watchdog = Watchdog{options.watchdog};
-  const CUtensorMap b_map = rows_map(arguments.b, transposed ? task.a_height : task.b_height,
-                                     arguments.b_columns, arguments.b_stride_bytes, kDepthStep);
+  const std::int64_t b_rows = transposed ? task.a_height : task.b_height;
   const Leave leave = task.out.type == DType::kFloat32 ? Leave::kFloat
                       : task.out.accumulate            ? Leave::kAddRounded
                                                        : Leave::kRounded;
   if (transposed) {
-    launch_leaving<true>(leave, b_map, arguments, stream);
+    launch_leaving<true>(leave, arguments, b_rows, stream);
   } else {
-    launch_leaving<false>(leave, b_map, arguments, stream);
+    launch_leaving<false>(leave, arguments, b_rows, stream);
   }
 }
 

@@ -3,7 +3,7 @@
 
 #include <cuda_bf16.h>
 
-#include "coterie/run/kernels/backward_hopper.cuh"
+#include "coterie/run/kernels/patches.cuh"
 #include "coterie/run/kernels/row_source.cuh"
 #include "coterie/run/kernels/tile_walk.cuh"
 
@@ -29,22 +29,25 @@ struct RowGradientShape {
   static constexpr int kStageBytes = kInputBytes + 4 * kGroupBytes;
   static constexpr int kStagingOffset = kStages * kStageBytes;
   static constexpr int kWarpBytes = 16 * (256 + 16);  // of staging
+  static constexpr int kGroupStaging = 4 * kWarpBytes;
   static constexpr int kBarrierOffset = kStagingOffset + 8 * kWarpBytes;
   static constexpr int kSharedBytes = kBarrierOffset + 2 * 8 * kStages;
   static_assert(kSharedBytes <= kMaxSharedBytes, "more shared memory than a block can have");
+  static_assert(kGroupStaging % 1024 == 0 && kGroupStaging >= kPatchesBytes, "patches fit");
 };
 
-/// Loads the weights of one stage, four groups of 64 columns; one thread.
+/// Loads the weights of one stage, `groups` (2 or 4) of 64 columns; one thread.
 __device__ inline void load_weight_columns(const CUtensorMap& map, const Tile& tile, int k,
-                                           std::uint32_t to, std::uint32_t full, int rank) {
+                                           std::uint32_t to, std::uint32_t full, int rank,
+                                           int groups = 4) {
   const int first = tile.block * 256;
   if (tile.shared) {
-    for (int g = 2 * rank; g < 2 * rank + 2; ++g) {
+    for (int g = groups / 2 * rank; g < groups / 2 * (rank + 1); ++g) {
       load_box_to_all(to + g * kGroupBytes, &map, full, 3, first + 64 * g, k, 0, tile.expert);
     }
     return;
   }
-  for (int g = 0; g < 4; ++g) {
+  for (int g = 0; g < groups; ++g) {
     load_box(to + g * kGroupBytes, &map, full, first + 64 * g, k, 0, tile.expert);
   }
 }
@@ -105,14 +108,37 @@ __device__ inline void multiply_rows(float (&d)[128], int group_rows,
   release_stage(empty + 8 * last_stage);
 }
 
-__device__ inline void consume_rows(const RowGradientArguments& task, std::uint32_t shared,
-                                    int rank) {
+/// The sums leave: by the copy engine, or, where the tile has fewer rows than the warpgroup, by the
+/// threads.
+__device__ inline void store_row_sums(const float (&d)[128], const Tile& tile,
+                                      const CUtensorMap& y_map, const RowGradientArguments& task,
+                                      std::uint32_t shared) {
   using Shape = RowGradientShape;
   const int warp = static_cast<int>(threadIdx.x) / 32 - 4;
-  const int group_rows = warp / 4 * 64;
+  const int group = warp / 4;
+  const std::uint32_t staging = shared + Shape::kStagingOffset + group * Shape::kGroupStaging;
+  const int column = tile.block * Shape::kColumns;
+  if (tile.idle) {
+    return;
+  }
+  if (group * 64 + 64 <= tile.num_rows) {
+    store_patches<false>(d, {y_map, group, staging}, column, tile.row + group * 64, 0);
+    return;
+  }
+  empty_patches(group);
+  const std::int64_t row = std::int64_t{tile.row} + warp * 16;
+  store_row_block(
+      d, staging + warp % 4 * Shape::kWarpBytes,
+      {task.y.data + row * task.y.stride_bytes + std::int64_t{column} * 2, task.y.stride_bytes},
+      tile.num_rows - warp * 16, task.columns - column);
+}
+
+__device__ inline void consume_rows(const CUtensorMap& y_map, const RowGradientArguments& task,
+                                    std::uint32_t shared, int rank) {
+  using Shape = RowGradientShape;
+  const int group_rows = (static_cast<int>(threadIdx.x) / 128 - 1) * 64;
   const std::uint32_t full = shared + Shape::kBarrierOffset;
   const std::uint32_t empty = full + 8 * Shape::kStages;
-  const std::uint32_t staging = shared + Shape::kStagingOffset + warp * Shape::kWarpBytes;
   TileWalk<2> walk(task.offsets, task.num_experts,
                    (task.columns + Shape::kColumns - 1) / Shape::kColumns);
   Ring<Shape::kStages> ring;
@@ -129,18 +155,17 @@ __device__ inline void consume_rows(const RowGradientArguments& task, std::uint3
       continue;
     }
     multiply_rows(d, group_rows, task, shared, ring);
-    const std::int64_t row = std::int64_t{tile.row} + warp * 16;
-    const int column = tile.block * Shape::kColumns;
-    store_row_block(
-        d, staging,
-        {task.y.data + row * task.y.stride_bytes + std::int64_t{column} * 2, task.y.stride_bytes},
-        tile.idle ? 0 : tile.num_rows - warp * 16, task.columns - column);
+    store_row_sums(d, tile, y_map, task, shared);
+  }
+  if (threadIdx.x % 128 == 0) {
+    wait_for_stores();
   }
 }
 
 __global__ void __launch_bounds__(kProductThreads, 1)
     row_gradient_kernel(const __grid_constant__ CUtensorMap x_map,
                         const __grid_constant__ CUtensorMap w_map,
+                        const __grid_constant__ CUtensorMap y_map,
                         const __grid_constant__ RowGradientArguments task) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const std::uint32_t shared = shared_address(memory);
@@ -160,7 +185,7 @@ __global__ void __launch_bounds__(kProductThreads, 1)
     __syncwarp();
   } else {
     raise_registers<224>();
-    consume_rows(task, shared, rank);
+    consume_rows(y_map, task, shared, rank);
   }
   cluster_sync();  // the other block may still signal to this one's barriers
 }

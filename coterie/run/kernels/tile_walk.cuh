@@ -19,9 +19,10 @@ struct Tile {
 };
 
 /// Numbers the tiles of all experts without any list in memory: expert after expert, within an
-/// expert column block after column block, so that neighbours share weights in the L2 cache. A
-/// cluster of two takes two row tiles of the same column block (shared weights), or, where the
-/// last row tile has no partner, two column blocks of that row tile.
+/// expert 2,048 rows after 2,048 rows, within these column block after column block: so that what
+/// runs at one time needs few rows and few weights, and finds both in the L2 cache. A cluster of
+/// two takes two row tiles of the same column block (shared weights), or, where the last row tile
+/// has no partner, two column blocks of that row tile.
 ///
 /// Whole warps call it together: each lane knows one of 32 experts.
 template <int kCluster, int kRows = kTileRows>
@@ -51,8 +52,11 @@ class TileWalk {
     tile.shared = kCluster > 1 && local < pairs * num_blocks_;
     int row_tile = num_tiles - 1;
     if (kCluster == 1 || tile.shared) {
-      tile.block = local / pairs;
-      row_tile = (local - tile.block * pairs) * kCluster + rank;
+      const int first_pair = local / (kGroup * num_blocks_) * kGroup;
+      const int in_group = local - first_pair * num_blocks_;
+      const int num_pairs = min(kGroup, pairs - first_pair);
+      tile.block = in_group / num_pairs;
+      row_tile = (first_pair + in_group - tile.block * num_pairs) * kCluster + rank;
     } else {
       tile.block = (local - pairs * num_blocks_) * kCluster + rank;
     }
@@ -64,6 +68,8 @@ class TileWalk {
   }
 
  private:
+  static constexpr int kGroup = 2048 / (kCluster * kRows);  // pairs (cluster of two) at a time
+
   /// Reads the segments of experts [group_, group_ + 32) and numbers their units.
   __device__ void load() {
     const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -56,6 +56,35 @@ __device__ inline void load_box_to_all(std::uint32_t to, const CUtensorMap* map,
       : "memory");
 }
 
+/// Copies a box of shared memory to a 3-D tensor, without what lies outside of it. First to leave
+/// the L2 cache: results are larger than it, operands are what it is for.
+__device__ inline void store_box(const CUtensorMap* map, std::uint32_t from, int c0, int c1,
+                                 int c2) {
+  std::uint64_t policy = 0;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group.L2::cache_hint"
+      " [%0, {%2, %3, %4}], [%1], %5;" ::"l"(map),
+      "r"(from), "r"(c0), "r"(c1), "r"(c2), "l"(policy)
+      : "memory");
+}
+
+/// Closes this thread's group of store_box.
+__device__ inline void commit_stores() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/// Waits until at most `kPending` of this thread's groups still read shared memory.
+template <int kPending>
+__device__ inline void wait_for_stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
+/// Waits until this thread's groups are complete.
+__device__ inline void wait_for_stores() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 /// Copies 16 bytes from global to shared memory, or writes 16 zero bytes if not `valid`.
 __device__ inline void copy_16(std::uint32_t to, const void* from, bool valid) {
   const std::uint32_t bytes = valid ? 16U : 0U;
