@@ -4,10 +4,9 @@ import ctypes
 
 import torch
 
-from ours import DEVICE, PATHS, TYPES
+from ours import ACTIVATIONS, DEVICE, PATHS, TYPES
 
 VOID = ctypes.c_void_p
-
 
 
 class How(ctypes.Structure):
@@ -25,7 +24,8 @@ class Experts(ctypes.Structure):
 class LayerBackward(ctypes.Structure):
     _fields_ = [("grad_y", VOID), ("x", VOID), ("pre", VOID), ("ids", VOID), ("weights", VOID), ("top_k", ctypes.c_int64),
                 ("gate_up", VOID), ("down", VOID), ("reuse_pre", ctypes.c_int64), ("grad_x", VOID), ("grad_weights", VOID),
-                ("grad_gate_up", VOID), ("grad_down", VOID), ("workspace", VOID), ("workspace_bytes", ctypes.c_int64)]
+                ("grad_gate_up", VOID), ("grad_down", VOID), ("workspace", VOID), ("workspace_bytes", ctypes.c_int64),
+                ("activation", ctypes.c_int64), ("down_bias", VOID), ("grad_up_bias", VOID), ("grad_down_bias", VOID)]
 
 
 def matrix(t):
@@ -33,7 +33,9 @@ def matrix(t):
 
 
 def experts(t, accumulate=False):
-    return Experts(t.data_ptr(), *t.shape, TYPES.index(t.dtype), accumulate)
+    """[E, rows, columns]; biases are [E, columns]."""
+    shape = t.shape if t.dim() == 3 else (t.shape[0], 1, t.shape[1])
+    return Experts(t.data_ptr(), *shape, TYPES.index(t.dtype), accumulate)
 
 
 class Backward:
@@ -57,35 +59,39 @@ class Backward:
 
 
 class TrainingLayer:
-    """Forward that keeps pre-activations, and backward, with their workspaces: what one training step of a layer does."""
+    """Forward that keeps pre-activations, and backward, with their workspaces: what one training step of a layer does. `biases`: of the
+    up-projection and of the down-projection, [E, P] and [E, H]."""
 
-    def __init__(self, library, gate_up, down, top_k, num_tokens, path="auto", reuse_pre=True, dtype=torch.bfloat16, accumulate=False):
-        count, doubled, hidden = gate_up.shape
+    def __init__(self, library, gate_up, down, top_k, num_tokens, path="auto", reuse_pre=True, dtype=torch.bfloat16, accumulate=False,
+                 activation="swiglu", biases=(None, None)):
+        count, _, hidden = gate_up.shape
         self.call = Backward(library, path)
         self.gate_up, self.down, self.top_k = gate_up.detach(), down.detach(), top_k
         self.reuse_pre, self.dtype, self.accumulate = reuse_pre, dtype, accumulate
-        self.sizes = library.sizes(num_tokens, hidden, doubled // 2, count, top_k, path=path)
+        self.activation, self.biases = ACTIVATIONS.index(activation), biases
+        self.sizes = library.sizes(num_tokens, hidden, down.shape[2], count, top_k, path=path)
         self.library = library
 
-    def forward(self, x, ids, weights):
+    def forward(self, x, ids, weights, faults=None):
         """Rows and what backward needs."""
         y = torch.empty_like(x)
         pre = torch.empty(x.shape[0] * self.top_k, self.gate_up.shape[1], device=DEVICE, dtype=x.dtype)
         memory = self.library.workspace(self.sizes)
         self.call("layer_forward", matrix(x), ids, weights, self.top_k, experts(self.gate_up), experts(self.down), matrix(y), matrix(pre),
-                  memory, memory.numel())
+                  memory, memory.numel(), self.activation, *self.biases, faults)
         return y, pre
 
     def backward(self, grad_y, x, pre, ids, weights, grads=None, grad_x=None):
-        """Gradients of x, routing weights, gate_up, down."""
+        """Gradients of x, routing weights, gate_up, down, and of biases if there are any."""
         grad_x = torch.empty_like(x) if grad_x is None else grad_x
         grad_weights = torch.empty_like(weights)
-        grads = grads or [torch.empty_like(w, dtype=self.dtype) for w in (self.gate_up, self.down)]
-        parts = [matrix(grad_y), matrix(x), matrix(pre), experts(self.gate_up), experts(self.down), matrix(grad_x),
-                 experts(grads[0], self.accumulate), experts(grads[1], self.accumulate)]
+        grads = grads or [torch.empty_like(w, dtype=self.dtype) for w in (self.gate_up, self.down, *self.biases) if w is not None]
+        parts = [matrix(grad_y), matrix(x), matrix(pre), experts(self.gate_up), experts(self.down), matrix(grad_x)]
+        parts += [experts(g, self.accumulate) for g in grads]
         at = [ctypes.addressof(part) for part in parts]
+        bias = None if self.biases[1] is None else self.biases[1].data_ptr()
         task = LayerBackward(at[0], at[1], at[2], ids.data_ptr(), weights.data_ptr(), self.top_k, at[3], at[4], self.reuse_pre, at[5],
-                             grad_weights.data_ptr(), at[6], at[7], None, 0)
+                             grad_weights.data_ptr(), at[6], at[7], None, 0, self.activation, bias, *at[8:])
         size = self.library.library.layer_backward_workspace_bytes(ctypes.byref(task))
         memory = torch.empty(size, dtype=torch.uint8, device=DEVICE)
         task.workspace, task.workspace_bytes = memory.data_ptr(), size

@@ -3,6 +3,7 @@
 /// nullptr or the message of what went wrong.
 #include <string>
 
+#include "bench/expert_layer_gpu/guarded.hpp"
 #include "coterie/run/kernels/kernels.hpp"
 
 namespace {
@@ -11,18 +12,6 @@ namespace cuda = coterie::kernels::cuda;
 using coterie::kernels::ConstMatrixView;
 using coterie::kernels::DType;
 using coterie::kernels::MatrixView;
-
-template <typename Call>
-const char* guarded(const Call& call) {
-  static thread_local std::string message;
-  try {
-    call();
-    return nullptr;
-  } catch (const std::exception& error) {
-    message = error.what();
-    return message.c_str();
-  }
-}
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 /// Each returns nullptr or the message of what went wrong. Structs are the same in backward.py.
 #include <string>
 
+#include "bench/expert_layer_gpu/guarded.hpp"
 #include "coterie/run/kernels/kernels.hpp"
 
 namespace {
@@ -11,18 +12,6 @@ namespace cuda = coterie::kernels::cuda;
 using coterie::kernels::ConstMatrixView;
 using coterie::kernels::DType;
 using coterie::kernels::MatrixView;
-
-template <typename Call>
-const char* guarded(const Call& call) {
-  static thread_local std::string message;
-  try {
-    call();
-    return nullptr;
-  } catch (const std::exception& error) {
-    message = error.what();
-    return message.c_str();
-  }
-}
 
 }  // namespace
 
@@ -102,7 +91,7 @@ const char* down_backward(const How* how, const Matrix* grad_y, const Matrix* mo
                           const std::int32_t* row_token, const std::int32_t* offsets,
                           const float* row_weights, const Experts* down, const Matrix* pre,
                           const Matrix* grad_pre, const Matrix* hidden, float* row_dots,
-                          std::int64_t row_dots_stride, std::int64_t activation) {
+                          std::int64_t row_dots_stride, std::int64_t activation, const void* bias) {
   return guarded([&] {
     const More more(more_grad_y);
     cuda::GroupedDownBackward task;
@@ -118,6 +107,7 @@ const char* down_backward(const How* how, const Matrix* grad_y, const Matrix* mo
     task.row_dots = row_dots;
     task.row_dots_stride = row_dots_stride;
     task.activation = static_cast<coterie::kernels::Activation>(activation);
+    task.bias = bias;
     cuda::grouped_down_backward(task, options_of(how), stream_of(how));
   });
 }
@@ -150,6 +140,22 @@ const char* weight_gradient(const How* how, const Matrix* a, const Matrix* more_
   });
 }
 
+const char* bias_gradient(const How* how, const Matrix* a, const Matrix* more_a,
+                          const std::int32_t* a_rows, const float* row_weights,
+                          const std::int32_t* offsets, const Experts* gradient) {
+  return guarded([&] {
+    const More more(more_a);
+    cuda::GroupedBiasGradient task;
+    task.a = view(a);
+    task.more_a = more.span();
+    task.a_rows = a_rows;
+    task.row_weights = row_weights;
+    task.expert_offsets = offsets;
+    task.gradient = gradients_of(gradient);
+    cuda::grouped_bias_gradient(task, stream_of(how));
+  });
+}
+
 struct LayerBackward {
   const Matrix* grad_y;
   const Matrix* x;
@@ -166,6 +172,10 @@ struct LayerBackward {
   const Experts* grad_down;
   void* workspace;
   std::int64_t workspace_bytes;
+  std::int64_t activation;
+  const void* down_bias;
+  const Experts* grad_up_bias;  // null: not wanted
+  const Experts* grad_down_bias;
 };
 
 static cuda::ExpertLayerBackward task_of(const LayerBackward* l) {
@@ -185,6 +195,14 @@ static cuda::ExpertLayerBackward task_of(const LayerBackward* l) {
   task.grad_down = gradients_of(l->grad_down);
   task.workspace = l->workspace;
   task.workspace_bytes = static_cast<std::size_t>(l->workspace_bytes);
+  task.activation = static_cast<coterie::kernels::Activation>(l->activation);
+  task.down_bias = l->down_bias;
+  if (l->grad_up_bias != nullptr) {
+    task.grad_up_bias = gradients_of(l->grad_up_bias);
+  }
+  if (l->grad_down_bias != nullptr) {
+    task.grad_down_bias = gradients_of(l->grad_down_bias);
+  }
   return task;
 }
 
@@ -201,7 +219,8 @@ const char* layer_backward(const How* how, const LayerBackward* layer) {
 const char* layer_forward(const How* how, const Matrix* x, const std::int32_t* ids,
                           const float* weights, std::int64_t top_k, const Experts* gate_up,
                           const Experts* down, const Matrix* y, const Matrix* pre, void* workspace,
-                          std::int64_t bytes) {
+                          std::int64_t bytes, std::int64_t activation, const void* up_bias,
+                          const void* down_bias, cuda::Faults* faults) {
   return guarded([&] {
     cuda::ExpertLayer task;
     task.x = view(x);
@@ -214,6 +233,10 @@ const char* layer_forward(const How* how, const Matrix* x, const std::int32_t* i
     task.pre = view(pre);
     task.workspace = workspace;
     task.workspace_bytes = static_cast<std::size_t>(bytes);
+    task.activation = static_cast<coterie::kernels::Activation>(activation);
+    task.up_bias = up_bias;
+    task.down_bias = down_bias;
+    task.faults = faults;
     cuda::expert_layer(task, options_of(how), stream_of(how));
   });
 }

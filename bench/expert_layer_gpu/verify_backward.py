@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from backward import Backward, TrainingLayer, experts, matrix
 from ours import ACTIVATIONS, DEVICE, PATHS, Library
-from verify import BF16, Lists, compare, fail_unless, make_routing, make_weights, poisoned
+from verify import BF16, Lists, act, compare, fail_unless, make_routing, make_weights, poisoned
 
 REPEATS = 20
 SHAPES = (  # tokens, hidden, intermediate, experts, top_k, absent
@@ -110,13 +110,13 @@ def test_lists(call, library):
     fail_unless(torch.equal(dots, want), "sums of dots")
 
 
-def run_down(call, case, in_place=False, split=0):
+def run_down(call, case, in_place=False, split=0, bias=None):
     grad_pre = case.pre.clone() if in_place else poisoned(case.pairs, case.width, dtype=case.dtype)
     hidden = poisoned(case.pairs, case.inner, dtype=case.dtype)
-    dots = poisoned((case.inner + 255) // 256, case.pairs, dtype=torch.float32)
+    dots = poisoned((case.inner + 255) // 256 + (bias is not None), case.pairs, dtype=torch.float32)
     first, more = (case.grad_y[:split].clone(), case.grad_y[split:].clone()) if split else (case.grad_y, None)
     call("down_backward", matrix(first), matrix(more), case.lists.row_token, case.lists.offsets, case.row_weights, experts(case.down),
-         matrix(grad_pre if in_place else case.pre), matrix(grad_pre), matrix(hidden), dots, case.pairs, ACTIVATIONS.index(case.activation))
+         matrix(grad_pre if in_place else case.pre), matrix(grad_pre), matrix(hidden), dots, case.pairs, ACTIVATIONS.index(case.activation), bias)
     return grad_pre, hidden, dots
 
 
@@ -138,6 +138,45 @@ def test_down_backward(call, library):
                 split, _, _ = run_down(call, case, split=case.tokens // 3)
                 fail_unless(torch.equal(split[:n], grad_pre[:n]), "two sources differ", shape)
         print(f"  down {shape}: {errors[0]:.1e} {errors[1]:.1e} dots {whole:.1e}")
+
+
+def test_bias(call, library):
+    """Gradients of biases, and their part in the routing weights' gradient."""
+    for dtype in (BF16,) + ((torch.float32, torch.float16) if call.path == PATHS.index("generic") else ()):
+        for shape in SHAPES:
+            case = Case(library, shape, dtype, activation="gelu")
+            bias = torch.randn(case.experts, case.hidden, device=DEVICE).to(dtype)
+            _, _, dots = run_down(call, case, bias=bias)
+            segment = torch.cat([torch.full((part.stop - part.start,), e, device=DEVICE) for e, part in case.parts()])
+            want = (case.grad_y[case.token].double() * bias[segment].double()).sum(1)
+            error = float((dots[-1, : case.live].double() - want).norm() / want.norm())
+            fail_unless(error <= 1e-5, "dots of biases", dtype, shape, f"error {error:.1e}")
+            fail_unless(bool(dots[-1, case.live:].isnan().all()), "dots past the live rows were written", shape)
+            cut = case.tokens // 3
+            for rows, a, a_rows, weights in ((case.pre, case.pre[: case.live], None, None),
+                                             (case.grad_y, case.grad_y[case.token], case.lists.row_token, case.row_weights)):
+                scaled = a.double() if weights is None else a.double() * weights[: case.live, None].double()
+                want = torch.zeros(case.experts, a.shape[1], device=DEVICE, dtype=torch.float64)
+                want.index_add_(0, segment, scaled)
+                for out in (dtype, torch.float32):
+                    got = poisoned(case.experts, a.shape[1], dtype=out)
+                    run = lambda to, accumulate=False, first=rows, more=None: call(
+                        "bias_gradient", matrix(first), matrix(more), a_rows, weights, case.lists.offsets, experts(to, accumulate))
+                    run(got)
+                    error = float((got.double() - want).norm() / want.norm())
+                    fail_unless(error <= (1e-5 if out == torch.float32 else 6e-3), "bias", dtype, out, shape, f"error {error:.1e}")
+                    empty = torch.bincount(segment, minlength=case.experts) == 0
+                    fail_unless(bool((got[empty] == 0).all()), "bias of an expert without rows", shape)
+                    before = torch.randn(want.shape, device=DEVICE).to(out)
+                    sums = before.clone()
+                    run(sums, True)
+                    fail_unless(torch.equal(sums[empty], before[empty]), "accumulate touched an expert without rows")
+                    error = float((sums.double() - want - before.double()).norm() / want.norm())
+                    fail_unless(error <= (1e-5 if out == torch.float32 else 6e-3), "accumulated bias", dtype, out, shape, f"error {error:.1e}")
+                    if a_rows is not None and case.tokens > 10:
+                        two = poisoned(case.experts, a.shape[1], dtype=out)
+                        run(two, first=rows[:cut].clone(), more=rows[cut:].clone())
+                        fail_unless(torch.equal(two, got), "two sources differ", shape)
 
 
 def test_up_backward(call, library):
@@ -235,15 +274,16 @@ def test_types(call, library):
             check_gradient(got, want, f"dW {dtype} {shape}", dtype)
 
 
-def wanted_layer(x, ids, weights, gate_up, down, grad_y):
-    """Gradients by autograd in fp32: x, weights, gate_up, down."""
-    leaves = [t.detach().float().requires_grad_() for t in (x, weights, gate_up, down)]
-    a, w, g, d = leaves
+def wanted_layer(x, ids, weights, gate_up, down, grad_y, activation="swiglu", biases=()):
+    """Rows and gradients by autograd in fp32: x, weights, gate_up, down, biases."""
+    leaves = [t.detach().float().requires_grad_() for t in (x, weights, gate_up, down, *biases)]
+    a, w, g, d = leaves[:4]
     y = torch.zeros_like(a)
     for e in range(g.shape[0]):
         t, j = (ids == e).nonzero(as_tuple=True)
-        gate, up = (a[t] @ g[e].t()).chunk(2, -1)
-        y = y.index_add(0, t, (F.silu(gate) * up) @ d[e].t() * w[t, j][:, None])
+        pre = a[t] @ g[e].t() + (leaves[4][e] if biases else 0)
+        rows = act(pre, activation) @ d[e].t() + (leaves[5][e] if biases else 0)
+        y = y.index_add(0, t, rows * w[t, j][:, None])
     return y.detach(), torch.autograd.grad(y, leaves, grad_y.float())
 
 
@@ -276,6 +316,55 @@ def test_layer(call, library):
         got = layer.backward(grad_y, x, pre, ids, weights, [b.clone() for b in before])
         for g, b, want in zip(got[2:], before, (want_up, want_down)):
             close((g - b).flatten(0, 1), want.double().flatten(0, 1), f"accumulated {shape}")
+
+
+def test_gelu_layer(call, library):
+    """Steps with experts of GPT-2's kind: no gate, biases."""
+    tokens, hidden, inner, count, top_k = 500, 264, 392, 6, 2
+    for activation in ACTIVATIONS[1:]:
+        gate_up, down = make_weights(count, hidden, inner)
+        gate_up = gate_up[:, :inner].contiguous()
+        biases = [torch.randn(count, n, device=DEVICE).mul_(0.3).to(BF16) for n in (inner, hidden)]
+        ids, weights = make_routing(tokens, count - 1, top_k, 5, 0.1)  # the last expert without rows
+        x, grad_y = (torch.randn(tokens, hidden, device=DEVICE).to(BF16) for _ in range(2))
+        want_y, want = wanted_layer(x, ids, weights, gate_up, down, grad_y, activation, biases)
+        for reuse in (False, True):
+            layer = TrainingLayer(library, gate_up, down, top_k, tokens, PATHS[call.path], reuse, activation=activation, biases=biases)
+            y, pre = layer.forward(x, ids, weights)
+            check(y, want_y.double(), f"y {activation}")
+            grads = [poisoned(*w.shape) for w in (gate_up, down, *biases)]
+            got = layer.backward(grad_y, x, pre, ids, weights, grads, poisoned(tokens, hidden))
+            check(got[0], want[0].double(), f"dx {activation}")
+            error = float((got[1] - want[1]).norm() / want[1].norm())
+            fail_unless(error <= 6e-3 and bool((got[1][ids < 0] == 0).all()), "dw", activation, f"error {error:.1e}")
+            for i, name in ((2, "dW up"), (3, "dW down")):
+                check_gradient(got[i], want[i].double(), f"{name} {activation}")
+            for i, name in ((4, "db up"), (5, "db down")):
+                check(got[i][:-1], want[i][:-1].double(), f"{name} {activation}")
+                fail_unless(bool((got[i][-1] == 0).all()), name, "of the expert without rows")
+
+
+def test_bad_ids(call, library):
+    """Ids outside of [-1, E) and repeated ones count for nothing, in forward and backward."""
+    tokens, hidden, inner, count, top_k = 400, 256, 136, 8, 3
+    gate_up, down = make_weights(count, hidden, inner)
+    ids, weights = make_routing(tokens, count, top_k, 5)
+    x, grad_y = (torch.randn(tokens, hidden, device=DEVICE).to(BF16) for _ in range(2))
+    bad, clean = ids.clone(), ids.clone()
+    for token, slot, value in ((11, 0, count), (200, 2, -2), (300, 1, 2**30), (399, 2, int(ids[399, 0]))):
+        bad[token, slot], clean[token, slot] = value, -1
+    layer = TrainingLayer(library, gate_up, down, top_k, tokens, PATHS[call.path], reuse_pre=False)
+    found = []
+    for these in (bad, clean):
+        faults = library.faults(layer.sizes)
+        y, pre = layer.forward(x, these, weights, faults)
+        found.append((y, *layer.backward(grad_y, x, pre, these, weights)))
+        try:
+            library.check_faults(layer.sizes, faults, these)
+            fail_unless(these is clean, "bad ids went unnoticed")
+        except RuntimeError as error:
+            fail_unless(these is bad and "4 expert ids" in str(error) and "token 11, slot 0: 8" in str(error), error)
+    fail_unless(all(torch.equal(a, b) for a, b in zip(*found)), "bad ids are not contained")
 
 
 def test_repeats(call, library):

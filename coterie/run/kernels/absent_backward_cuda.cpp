@@ -28,6 +28,9 @@ void grouped_up_backward(const GroupedUpBackward&, const ProductOptions&, Stream
 void grouped_weight_gradient(const GroupedWeightGradient&, const ProductOptions&, Stream) {
   refuse("grouped_weight_gradient");
 }
+void grouped_bias_gradient(const GroupedBiasGradient&, Stream) {
+  refuse("grouped_bias_gradient");
+}
 std::size_t expert_layer_backward_workspace_bytes(const ExpertLayerBackward&) {
   refuse("expert_layer_backward_workspace_bytes");
 }

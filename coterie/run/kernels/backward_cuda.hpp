@@ -44,6 +44,13 @@ void row_gradient_hopper(const RowGradient& task, const ProductOptions& options,
 void weight_gradient_hopper(const WeightGradient& task, const ProductOptions& options,
                             Stream stream);
 void row_gradient_generic(const RowGradient& task, Stream stream);
+/// What is left of a fused row gradient once `hidden` holds y.
+void activation_backward(const RowGradient& task, Stream stream);
 void weight_gradient_generic(const WeightGradient& task, Stream stream);
+
+/// out[e] (+)= sum of row_weights[r] a[a_rows[r]] (null: all 1); b is not used.
+void bias_gradient(const WeightGradient& task, const float* row_weights, Stream stream);
+/// dots[r] = x[row_of[r]] . bias[e] for each row r of expert e, bias being [E, depth].
+void bias_dots(const RowGradient& task, const void* bias, float* dots, Stream stream);
 
 }  // namespace coterie::kernels::cuda

@@ -94,6 +94,11 @@ void grouped_down_backward(const GroupedDownBackward& task, const ProductOptions
                       resolve_path(options.path, type) == Path::kHopper,
                   what, ": the generic kernels need hidden");
   run(gradient, options, stream);
+  if (task.bias != nullptr && task.row_dots != nullptr && task.pre.rows > 0) {
+    require_aligned(what, "bias", task.bias, task.down.rows * size_of(type));
+    bias_dots(gradient, task.bias, task.row_dots + row_dot_parts(inner) * task.row_dots_stride,
+              stream);
+  }
 }
 
 void grouped_up_backward(const GroupedUpBackward& task, const ProductOptions& options,
@@ -156,6 +161,31 @@ void grouped_weight_gradient(const GroupedWeightGradient& task, const ProductOpt
   } else {
     weight_gradient_generic(gradient, stream);
   }
+}
+
+void grouped_bias_gradient(const GroupedBiasGradient& task, Stream stream) {
+  const char* const what = "grouped_bias_gradient";
+  const ExpertGradients& out = task.gradient;
+  const DType type = task.a.type;
+  require_between(what, "experts of gradient", out.num_experts, 1, kMaxExperts);
+  require_between(what, "rows of gradient", out.rows, 1, 1);
+  require_matrix(what, "a", task.a, out.columns, type);
+  COTERIE_REQUIRE(type == DType::kBfloat16 || type == DType::kFloat16 || type == DType::kFloat32,
+                  what, ": a must be bf16, fp16 or fp32");
+  COTERIE_REQUIRE(out.columns % 2 == 0, what, ": gradient has ", out.columns,
+                  " columns, an odd number");
+  COTERIE_REQUIRE(out.type == type || out.type == DType::kFloat32, what,
+                  ": gradient must be fp32 or have the type of a");
+  require_pointer(what, "gradient", out.data);
+  require_pointer(what, "expert_offsets", task.expert_offsets);
+  WeightGradient gradient;
+  gradient.a = row_source(what, "a", task.a, task.more_a);
+  gradient.a_rows = task.a_rows;
+  gradient.a_columns = out.columns;
+  gradient.offsets = task.expert_offsets;
+  gradient.type = type;
+  gradient.out = out;
+  bias_gradient(gradient, task.row_weights, stream);
 }
 
 }  // namespace coterie::kernels::cuda

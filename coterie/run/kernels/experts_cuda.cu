@@ -7,6 +7,7 @@
 
 #include "coterie/run/kernels/checks_cuda.hpp"
 #include "coterie/run/kernels/product_cuda.hpp"
+#include "coterie/run/kernels/workspace.hpp"
 
 namespace coterie::kernels::cuda {
 namespace {
@@ -57,10 +58,6 @@ void run(const GroupedProduct& task, const ProductOptions& options, Stream strea
   } else {
     grouped_product_generic(task, stream);
   }
-}
-
-constexpr std::size_t align(std::size_t bytes) {
-  return (bytes + 255) / 256 * 256;
 }
 
 /// Where the parts of expert_layer's workspace begin.

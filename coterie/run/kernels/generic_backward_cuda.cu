@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
-#include "coterie/run/kernels/activation_backward.cuh"
 #include "coterie/run/kernels/backward_cuda.hpp"
+#include "coterie/run/kernels/generic_tile.cuh"
 #include "coterie/run/kernels/overlap.cuh"
 
 /// Backward products on any GPU from compute capability 8.0: mma.sync for bf16 and fp16, plain
@@ -16,102 +11,6 @@
 /// Hopper kernels', whose groups are others.
 namespace coterie::kernels::cuda {
 namespace {
-
-constexpr int kThreads = 256;
-constexpr int kTile = 64;
-constexpr int kStep = 32;          // elements of K a step
-constexpr int kPitch = kStep + 8;  // elements; keeps ldmatrix free of conflicts
-
-__device__ float to_float(float v) {
-  return v;
-}
-__device__ float to_float(__nv_bfloat16 v) {
-  return __bfloat162float(v);
-}
-__device__ float to_float(__half v) {
-  return __half2float(v);
-}
-__device__ void from_float(float* to, float v) {
-  *to = v;
-}
-__device__ void from_float(__nv_bfloat16* to, float v) {
-  *to = __float2bfloat16_rn(v);
-}
-__device__ void from_float(__half* to, float v) {
-  *to = __float2half_rn(v);
-}
-
-__device__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                         std::uint32_t b1, __nv_bfloat16 /*type*/) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
-      " {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                         std::uint32_t b1, __half /*type*/) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
-      " {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/// Both operands of a step, K inside.
-template <typename T>
-struct Stage {
-  T a[kTile][kPitch];
-  T b[kTile][kPitch];
-};
-
-/// Sums of one thread. 16-bit types: warp w has rows 16 (w % 4) ff., columns 32 (w / 4) ff., four
-/// fragments of 8 columns. fp32: row thread / 4, columns thread % 4 + 4 j.
-template <typename T>
-struct Sums {
-  float d[4][4] = {};
-
-  __device__ void add(const Stage<T>& stage) {
-    const int thread = static_cast<int>(threadIdx.x);
-    if constexpr (std::is_same_v<T, float>) {
-      for (int k = 0; k < kStep; ++k) {
-        const float a = stage.a[thread / 4][k];
-        for (int j = 0; j < 16; ++j) {
-          d[j / 4][j % 4] += a * stage.b[thread % 4 + 4 * j][k];
-        }
-      }
-    } else {
-      const int lane = thread % 32;
-      const int row = thread / 32 % 4 * 16 + lane / 4;
-      const int column = thread / 128 * 32 + lane / 4;
-      const auto two = [](const T* from) { return *reinterpret_cast<const std::uint32_t*>(from); };
-      for (int k = lane % 4 * 2; k < kStep; k += 16) {
-        const std::uint32_t a[4] = {two(&stage.a[row][k]), two(&stage.a[row + 8][k]),
-                                    two(&stage.a[row][k + 8]), two(&stage.a[row + 8][k + 8])};
-        for (int j = 0; j < 4; ++j) {
-          multiply(d[j], a, two(&stage.b[column + 8 * j][k]), two(&stage.b[column + 8 * j][k + 8]),
-                   T{});
-        }
-      }
-    }
-  }
-
-  /// Calls put(row, column, sum) for each.
-  template <typename Put>
-  __device__ void for_each(const Put& put) const {
-    const int thread = static_cast<int>(threadIdx.x);
-    for (int i = 0; i < 16; ++i) {
-      if constexpr (std::is_same_v<T, float>) {
-        put(thread / 4, thread % 4 + 4 * i, d[i / 4][i % 4]);
-      } else {
-        const int lane = thread % 32;
-        put(thread / 32 % 4 * 16 + lane / 4 + i / 2 % 2 * 8,
-            thread / 128 * 32 + i / 4 * 8 + lane % 4 * 2 + i % 2, d[i / 4][i % 4]);
-      }
-    }
-  }
-};
 
 struct RowsArguments {
   RowSource x;
@@ -127,7 +26,7 @@ struct RowsArguments {
 
 /// y[r] = w[e]^T x[row_of[r]]; block x: columns, block y: expert.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kTileThreads)
     rows_kernel(const __grid_constant__ RowsArguments task) {
   __shared__ Stage<T> stage;
   begin_after_previous();
@@ -140,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
     Sums<T> sums;
     for (int k0 = 0; k0 < task.depth; k0 += kStep) {
       __syncthreads();
-      for (int i = thread; i < kTile * kStep; i += kThreads) {
+      for (int i = thread; i < kTile * kStep; i += kTileThreads) {
         const int r = first + i / kStep;
         const int k = k0 + i % kStep;
         T value{};
@@ -190,7 +89,7 @@ __device__ T element(const RowSource& source, const std::int32_t* rows, std::int
 
 /// out[e] (+)= sum of a[row]^T b[row]; block x: columns of b, y: columns of a, z: expert.
 template <typename T, typename Out>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kTileThreads)
     weights_kernel(const __grid_constant__ WeightsArguments task) {
   __shared__ Stage<T> stage;
   begin_after_previous();
@@ -205,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
   Sums<T> sums;
   for (int r0 = begin; r0 < end; r0 += kStep) {
     __syncthreads();
-    for (int i = thread; i < kTile * kStep; i += kThreads) {
+    for (int i = thread; i < kTile * kStep; i += kTileThreads) {
       const int r = r0 + i / kTile;
       const int c = i % kTile;
       stage.a[c][i / kTile] =
@@ -226,79 +125,6 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-struct ActivationArguments {
-  const void* pre;
-  std::int64_t pre_stride;
-  void* grad_pre;
-  std::int64_t grad_pre_stride;
-  void* hidden;  // in: dL/d(hidden) before the row's weight; out: hidden times weight
-  std::int64_t hidden_stride;
-  const float* row_weights;
-  float* dots;
-  std::int64_t dots_stride;
-  const std::int32_t* num_rows;
-  int columns;
-  Activation activation;
-};
-
-/// The activation's backward; one block a row and part of 256 columns.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) activation_kernel(const ActivationArguments task) {
-  __shared__ float parts[kThreads / 32];
-  begin_after_previous();
-  const std::int64_t row = blockIdx.x;
-  if (row >= *task.num_rows) {
-    return;
-  }
-  const int column = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
-  const float weight = task.row_weights != nullptr ? task.row_weights[row] : 1.0F;
-  float dot = 0.0F;
-  if (column < task.columns) {
-    const T* const pre = static_cast<const T*>(task.pre) + row * task.pre_stride + column;
-    T* const grad_pre = static_cast<T*>(task.grad_pre) + row * task.grad_pre_stride + column;
-    T* const hidden = static_cast<T*>(task.hidden) + row * task.hidden_stride + column;
-    const float value = to_float(*hidden);
-    if (task.activation == Activation::kSwiGlu) {
-      const SwiGluGradient g = swiglu_backward(to_float(pre[0]), to_float(pre[task.columns]));
-      dot = value * g.hidden;
-      from_float(grad_pre, value * weight * g.by_gate);
-      from_float(grad_pre + task.columns, value * weight * g.by_up);
-      from_float(hidden, g.hidden * weight);
-    } else {
-      const GeluGradient g = gelu_backward(to_float(pre[0]), task.activation);
-      dot = value * g.hidden;
-      from_float(grad_pre, value * weight * g.by_pre);
-      from_float(hidden, g.hidden * weight);
-    }
-  }
-  if (task.dots == nullptr) {
-    return;
-  }
-  for (int distance = 16; distance > 0; distance /= 2) {
-    dot += __shfl_xor_sync(~0U, dot, distance);
-  }
-  if (threadIdx.x % 32 == 0) {
-    parts[threadIdx.x / 32] = dot;
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    float sum = 0.0F;
-    for (const float part : parts) {
-      sum += part;
-    }
-    task.dots[blockIdx.y * task.dots_stride + row] = sum;
-  }
-}
-
-template <typename Call>
-void with_type(DType type, const Call& call) {
-  switch (type) {
-    case DType::kFloat32: call(float{}); break;
-    case DType::kFloat16: call(__half{}); break;
-    default: call(__nv_bfloat16{});
-  }
-}
-
 }  // namespace
 
 void row_gradient_generic(const RowGradient& task, Stream stream) {
@@ -317,30 +143,11 @@ void row_gradient_generic(const RowGradient& task, Stream stream) {
                   static_cast<unsigned>(task.num_experts));
   with_type(task.type, [&](auto type) {
     using T = decltype(type);
-    launch_overlapped(what, rows_kernel<T>, {grid, kThreads}, stream, arguments);
+    launch_overlapped(what, rows_kernel<T>, {grid, kTileThreads}, stream, arguments);
   });
-  if (task.fused == nullptr) {
-    return;
+  if (task.fused != nullptr) {
+    activation_backward(task, stream);
   }
-  const GroupedDownBackward& fused = *task.fused;
-  const ActivationArguments activation{fused.pre.data,
-                                       fused.pre.row_stride,
-                                       fused.grad_pre.data,
-                                       fused.grad_pre.row_stride,
-                                       fused.hidden.data,
-                                       fused.hidden.row_stride,
-                                       fused.row_weights,
-                                       fused.row_dots,
-                                       fused.row_dots_stride,
-                                       task.offsets + task.num_experts,
-                                       static_cast<int>(task.columns),
-                                       fused.activation};
-  const dim3 rows(static_cast<unsigned>(task.max_rows),
-                  static_cast<unsigned>(divide_up(task.columns, kThreads)));
-  with_type(task.type, [&](auto type) {
-    using T = decltype(type);
-    launch_overlapped(what, activation_kernel<T>, {rows, kThreads}, stream, activation);
-  });
 }
 
 void weight_gradient_generic(const WeightGradient& task, Stream stream) {
@@ -360,10 +167,10 @@ void weight_gradient_generic(const WeightGradient& task, Stream stream) {
     using T = decltype(type);
     if (task.out.type == DType::kFloat32) {
       launch_overlapped("weight gradient, generic kernel", weights_kernel<T, float>,
-                        {grid, kThreads}, stream, arguments);
+                        {grid, kTileThreads}, stream, arguments);
     } else {
-      launch_overlapped("weight gradient, generic kernel", weights_kernel<T, T>, {grid, kThreads},
-                        stream, arguments);
+      launch_overlapped("weight gradient, generic kernel", weights_kernel<T, T>,
+                        {grid, kTileThreads}, stream, arguments);
     }
   });
 }

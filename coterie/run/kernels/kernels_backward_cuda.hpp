@@ -10,11 +10,13 @@
 /// Backward of the expert layer on a GPU. Part of the room's door; contracts as in
 /// kernels_cuda.hpp. Saved by forward: the layer's input rows and the pre-activation.
 ///
-/// With y = sum over j of w_j down_e h_j, h = silu(gate) up, [gate | up] = pre = gate_up_e x:
+/// With y = sum over j of w_j (down_e h_j + b_e), h = act(pre), pre = gate_up_e x + c_e, where for
+/// SwiGLU act([gate | up]) = silu(gate) up:
 ///
-///     grad_h = w down_e^T grad_y       grad_w    = (down_e^T grad_y) . h
-///     grad_pre = grad_h h'(pre)        grad_down = sum over rows of grad_y^T (w h)
+///     grad_h = w down_e^T grad_y       grad_w    = (down_e^T grad_y) . h + grad_y . b_e
+///     grad_pre = grad_h act'(pre)      grad_down = sum over rows of grad_y^T (w h)
 ///     grad_x = gate_up_e^T grad_pre    grad_gate_up = sum over rows of grad_pre^T x
+///     grad_b = sum over rows of w grad_y         grad_c = sum over rows of grad_pre
 ///
 /// Sums along K and over rows run in one order, so that the same input gives the same bits; a row
 /// of a row gradient depends on that row and the weights alone.
@@ -40,7 +42,7 @@ struct WeightsOfRows {
 };
 void weights_of_rows(const WeightsOfRows& task, Stream stream);
 
-/// How many partial sums a row's dot product is left in by grouped_down_backward.
+/// How many partial sums a row's dot product is left in by grouped_down_backward; a bias adds one.
 constexpr std::int64_t row_dot_parts(std::int64_t intermediate) {
   return (intermediate + 255) / 256;
 }
@@ -62,6 +64,9 @@ struct GroupedDownBackward {
                               ///< of the gradient of each row's weight
   std::int64_t row_dots_stride = 0;  ///< at least R
   Activation activation = Activation::kSwiGlu;
+  const void* bias =
+      nullptr;  ///< [E, H], the type of the weights: the bias of the down-projection,
+                ///< whose part is row row_dot_parts(I) of row_dots; null: none
 };
 void grouped_down_backward(const GroupedDownBackward& task, const ProductOptions& options,
                            Stream stream);
@@ -103,11 +108,27 @@ struct GroupedWeightGradient {
 void grouped_weight_gradient(const GroupedWeightGradient& task, const ProductOptions& options,
                              Stream stream);
 
-/// Backward of expert_layer with SwiGLU experts.
+/// Gradients of biases: those of the up-projection are the sums of grad_pre; those of the
+/// down-projection have a = grad_y with its row list and the routing weights of rows.
+struct GroupedBiasGradient {
+  ConstMatrixView a;                             ///< [.., M]
+  std::span<const ConstMatrixView> more_a;       ///< rows numbered after those of a
+  const std::int32_t* a_rows = nullptr;          ///< [R]; null: row r
+  const float* row_weights = nullptr;            ///< [R]; null: all 1
+  const std::int32_t* expert_offsets = nullptr;  ///< [E + 1]
+  ExpertGradients gradient;                      ///< [E, 1, M]
+};
+/// gradient[e] (+)= sum over the rows r of expert e of row_weights[r] a[a_rows[r]] in fp32, each
+/// term rounded, then added, in ascending r: the bits of kernels::grouped_bias_gradient. An expert
+/// without rows gives zeros, or keeps what is there.
+void grouped_bias_gradient(const GroupedBiasGradient& task, Stream stream);
+
+/// Backward of expert_layer.
 struct ExpertLayerBackward {
   ConstMatrixView grad_y;             ///< [T, H] bf16
   ConstMatrixView x;                  ///< [T, H] bf16, as forward had it
-  MatrixView pre;                     ///< [T k, 2I] bf16, as forward stored it
+  MatrixView pre;                     ///< [T k, 2I] bf16, as forward stored it ([T k, I]
+                                      ///< without gate)
   const std::int32_t* ids = nullptr;  ///< [T, k]
   const float* weights = nullptr;     ///< [T, k]
   int top_k = 1;
@@ -120,9 +141,14 @@ struct ExpertLayerBackward {
   ExpertGradients grad_down;
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
+  Activation activation = Activation::kSwiGlu;
+  const void* down_bias = nullptr;  ///< [E, H] as forward had it; null: none
+  ExpertGradients grad_up_bias;     ///< [E, 1, P]; data null: not wanted
+  ExpertGradients grad_down_bias;   ///< [E, 1, H]; data null: not wanted
 };
-/// Bytes that expert_layer_backward needs: depends on sizes, reuse_pre and on whether
-/// grad_gate_up is overwritten, since then it serves as scratch before it gets its result.
+/// Bytes that expert_layer_backward needs: depends on sizes, activation, reuse_pre, whether
+/// grad_weights is wanted, and on whether grad_gate_up is overwritten, since then it serves as
+/// scratch before it gets its result.
 std::size_t expert_layer_backward_workspace_bytes(const ExpertLayerBackward& task);
 void expert_layer_backward(const ExpertLayerBackward& task, const ProductOptions& options,
                            Stream stream);

@@ -4,15 +4,12 @@
 
 #include "coterie/run/kernels/checks_cuda.hpp"
 #include "coterie/run/kernels/kernels_backward_cuda.hpp"
+#include "coterie/run/kernels/workspace.hpp"
 
 namespace coterie::kernels::cuda {
 namespace {
 
 constexpr const char* kWhat = "expert_layer_backward";
-
-constexpr std::size_t align(std::size_t bytes) {
-  return (bytes + 255) / 256 * 256;
-}
 
 /// Where the parts of the workspace begin. `inner` (the weighted hidden rows) is dead when
 /// `grad_rows` is written, so the two share memory.
@@ -29,27 +26,32 @@ struct Parts {
   bool inner_in_gradient = false;  // then the weighted hidden rows lie where grad_gate_up will
 };
 
+std::int64_t num_dot_parts(const ExpertLayerBackward& task) {
+  return row_dot_parts(task.down.columns) + (task.down_bias != nullptr ? 1 : 0);
+}
+
 Parts parts_of(const ExpertLayerBackward& task) {
   const std::int64_t num_tokens = task.x.rows;
   const auto pairs = static_cast<std::size_t>(num_tokens * task.top_k);
   const auto hidden = static_cast<std::size_t>(task.gate_up.columns);
   const auto inner = static_cast<std::size_t>(task.down.columns);
+  const auto width = static_cast<std::size_t>(task.gate_up.rows);
   const auto experts = static_cast<std::size_t>(task.gate_up.num_experts);
   Parts parts;
   parts.inner_in_gradient =
       !task.grad_gate_up.accumulate &&
       pairs * inner * 2 <=
-          experts * 2 * inner * hidden * static_cast<std::size_t>(size_of(task.grad_gate_up.type));
+          experts * width * hidden * static_cast<std::size_t>(size_of(task.grad_gate_up.type));
   parts.row_token = align((experts + 1) * 4);
   parts.pos_of = parts.row_token + align(pairs * 4);
   parts.row_weights = parts.pos_of + align(pairs * 4);
   parts.dots = parts.row_weights + align(pairs * 4);
-  const auto dots = static_cast<std::size_t>(row_dot_parts(task.down.columns));
+  const auto dots = static_cast<std::size_t>(num_dot_parts(task));
   parts.reindex = parts.dots + (task.grad_weights != nullptr ? align(dots * pairs * 4) : 0);
   parts.grad_pre =
       parts.reindex + align(reindex_workspace_bytes(num_tokens, task.top_k,
                                                     static_cast<int>(task.gate_up.num_experts)));
-  parts.grad_rows = parts.grad_pre + (task.reuse_pre ? 0 : align(pairs * 2 * inner * 2));
+  parts.grad_rows = parts.grad_pre + (task.reuse_pre ? 0 : align(pairs * width * 2));
   parts.total = parts.grad_rows + align(std::max(pairs * hidden * 2,
                                                  parts.inner_in_gradient ? 0 : pairs * inner * 2));
   return parts;
@@ -60,12 +62,13 @@ void require_sizes(const ExpertLayerBackward& task) {
   require_between(kWhat, "rows of x", task.x.rows, 0, (INT32_MAX - 65536) / task.top_k);
   COTERIE_REQUIRE(task.gate_up.type == DType::kBfloat16 && task.down.type == DType::kBfloat16,
                   kWhat, ": weights must be bf16");
-  COTERIE_REQUIRE(task.down.num_experts == task.gate_up.num_experts &&
-                      task.gate_up.rows == 2 * task.down.columns &&
-                      task.gate_up.columns == task.down.rows,
-                  kWhat, ": gate_up is ", task.gate_up.num_experts, " x ", task.gate_up.rows, " x ",
-                  task.gate_up.columns, ", down is ", task.down.num_experts, " x ", task.down.rows,
-                  " x ", task.down.columns);
+  COTERIE_REQUIRE(
+      task.down.num_experts == task.gate_up.num_experts &&
+          task.gate_up.rows == task.down.columns * pre_activations_per_hidden(task.activation) &&
+          task.gate_up.columns == task.down.rows,
+      kWhat, ": gate_up is ", task.gate_up.num_experts, " x ", task.gate_up.rows, " x ",
+      task.gate_up.columns, ", down is ", task.down.num_experts, " x ", task.down.rows, " x ",
+      task.down.columns, ", the activation is ", name_of(task.activation));
   const auto same = [](const ExpertGradients& gradient, const ExpertWeights& weights) {
     return gradient.num_experts == weights.num_experts && gradient.rows == weights.rows &&
            gradient.columns == weights.columns;
@@ -110,7 +113,8 @@ Buffers buffers_of(const ExpertLayerBackward& task, const Parts& parts) {
   buffers.reindex = base + parts.reindex;
   buffers.pre = task.pre;
   buffers.pre.rows = pairs;
-  buffers.grad_pre = task.reuse_pre ? buffers.pre : matrix(base + parts.grad_pre, 2 * inner);
+  buffers.grad_pre =
+      task.reuse_pre ? buffers.pre : matrix(base + parts.grad_pre, task.gate_up.rows);
   buffers.inner =
       matrix(parts.inner_in_gradient ? task.grad_gate_up.data : base + parts.grad_rows, inner);
   buffers.grad_rows = matrix(base + parts.grad_rows, task.gate_up.columns);
@@ -149,6 +153,24 @@ void weight_gradients(const ExpertLayerBackward& task, const Buffers& buffers,
   grouped_weight_gradient(weights, options, stream);
 }
 
+/// Those that are wanted. Before the weight gradients: they read what is left in buffers.
+void bias_gradients(const ExpertLayerBackward& task, const Buffers& buffers, Stream stream) {
+  GroupedBiasGradient biases;
+  biases.expert_offsets = buffers.lists.expert_offsets;
+  if (task.grad_up_bias.data != nullptr) {
+    biases.a = buffers.grad_pre;
+    biases.gradient = task.grad_up_bias;
+    grouped_bias_gradient(biases, stream);
+  }
+  if (task.grad_down_bias.data != nullptr) {
+    biases.a = task.grad_y;
+    biases.a_rows = buffers.lists.row_token;
+    biases.row_weights = buffers.row_weights;
+    biases.gradient = task.grad_down_bias;
+    grouped_bias_gradient(biases, stream);
+  }
+}
+
 }  // namespace
 
 std::size_t expert_layer_backward_workspace_bytes(const ExpertLayerBackward& task) {
@@ -176,7 +198,10 @@ void expert_layer_backward(const ExpertLayerBackward& task, const ProductOptions
   down.hidden = buffers.inner;
   down.row_dots = buffers.dots;
   down.row_dots_stride = pairs;
+  down.activation = task.activation;
+  down.bias = task.down_bias;
   grouped_down_backward(down, options, stream);
+  bias_gradients(task, buffers, stream);
   weight_gradients(task, buffers, options, stream);
   grouped_up_backward({buffers.grad_pre, lists.expert_offsets, task.gate_up, buffers.grad_rows},
                       options, stream);
@@ -187,8 +212,7 @@ void expert_layer_backward(const ExpertLayerBackward& task, const ProductOptions
   merge.to = task.grad_x;
   merge_rows(merge, stream);
   if (task.grad_weights != nullptr) {
-    sum_row_dots({buffers.dots, row_dot_parts(task.down.columns), pairs, lists.pos_of, pairs,
-                  task.grad_weights},
+    sum_row_dots({buffers.dots, num_dot_parts(task), pairs, lists.pos_of, pairs, task.grad_weights},
                  stream);
   }
 }

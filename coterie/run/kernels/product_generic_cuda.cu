@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <cstdint>
 
 #include "coterie/run/kernels/activation.cuh"
+#include "coterie/run/kernels/mma.cuh"
 #include "coterie/run/kernels/overlap.cuh"
 #include "coterie/run/kernels/product_cuda.hpp"
 #include "coterie/run/kernels/tile_walk.cuh"
@@ -59,39 +57,11 @@ __device__ void load_matrices(std::uint32_t (&r)[4], const void* from) {
                : "memory");
 }
 
-__device__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                         std::uint32_t b1, __nv_bfloat16 /*type*/) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
-      " {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                         std::uint32_t b1, __half /*type*/) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
-      " {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 __device__ void store_two(__nv_bfloat16* to, float low, float high) {
   *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(low, high);
 }
 __device__ void store_two(__half* to, float low, float high) {
   *reinterpret_cast<__half2*>(to) = __floats2half2_rn(low, high);
-}
-
-__device__ float to_float(__nv_bfloat16 v) {
-  return __bfloat162float(v);
-}
-__device__ float to_float(__half v) {
-  return __half2float(v);
-}
-__device__ float to_float(float v) {
-  return v;
 }
 
 /// Where a sum belongs.
