@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times forward and backward of the expert layer beside torch's grouped_mm, after proving it equal.
+"""Times forward and backward of the expert layer of one shape beside torch's grouped_mm, after proving it equal.
 
-  python3 measure_backward.py LIBRARY BASELINES [--shapes olmoe,...] [--tokens 1024,...] [--zipf S]
+  python3 measure_backward.py LIBRARY BASELINES SHAPE --out FILE [--cases 16384,16384:zipf,4096:one] [--kernels auto]
 
-One step: forward, then the gradients of token rows, routing weights and both weight matrices (bf16,
-overwritten). Eager back-to-back steps in groups of about 45 ms, the median of three; systems in two
-opposite orders, the two medians averaged. TFLOP/s count 18 T k d n. Memory is that of one step
+A case is tokens[:routing], as in measure.py; each is a line of FILE, and cases that FILE holds already are
+left out, so that a broken run goes on where it stopped. One step: forward, then the gradients of token rows,
+routing weights and both weight matrices (bf16, overwritten). Eager back-to-back steps in groups of about 45
+ms, the median of three; systems in two opposite orders, the two medians averaged. TFLOP/s count 18 T k d n;
+floor = the larger of FLOPs over a large product's rate and bytes over the read-only rate, both of this run:
+weights twice, their gradients once, token rows four times, pre-activations twice. Memory is that of one step
 above its start: what forward leaves behind (beside its rows), and the peak, gradients included.
 """
 import argparse
+import hashlib
 import json
+import os
 import statistics
 import sys
 import time
@@ -17,10 +22,13 @@ import time
 import torch
 
 from backward import TrainingLayer, experts, matrix
-from measure import ceilings, load
+from measure import ceilings, load, parse_case, routings
 from ours import DEVICE, PATHS, Library
 from verify import BF16, Lists, compare, fail_unless, poisoned
 from verify_backward import wanted_layer
+
+CASES = "1024,4096,16384,16384:zipf,16384:one,65536"
+MIXTRAL_CASES = "1024,4096,8192,8192:zipf,8192:one,65536"
 
 
 def prove(layer, x, ids, weights, grad_y):
@@ -54,7 +62,7 @@ def parts_us(base, library, layer, x, ids, weights, grad_y):
     call("weights_of_rows", weights, lists.pos_of, pairs, row_weights)
     steps = {
         "dgrad down": lambda: call("down_backward", matrix(grad_y), None, lists.row_token, lists.offsets, row_weights, experts(layer.down),
-                                   matrix(pre), matrix(grad_pre), matrix(inner), dots, pairs, 0),
+                                   matrix(pre), matrix(grad_pre), matrix(inner), dots, pairs, 0, None),
         "dW down": lambda: call("weight_gradient", matrix(grad_y), None, lists.row_token, matrix(inner), None, None, lists.offsets, experts(grads[1])),
         "dW up": lambda: call("weight_gradient", matrix(grad_pre), None, None, matrix(x), None, lists.row_token, lists.offsets, experts(grads[0])),
         "dgrad up": lambda: call("up_backward", matrix(grad_pre), lists.offsets, experts(layer.gate_up), matrix(grad_rows)),
@@ -83,20 +91,22 @@ def memory(step):
     return kept / 2**30, peak / 2**30
 
 
-def measure(base, library, shape, tokens, weights_of, arguments):
+def measure(base, library, shape, case, matrices, rates, arguments):
     d, n, count, k = base.SHAPES[shape]
-    gate_up, down = weights_of
-    zipf, quick = arguments.zipf, arguments.quick
-    x, grad_y = (torch.randn(tokens, d, device=DEVICE).to(BF16) for _ in range(2))
-    ids, weights = base.routing(tokens, count, k, 11, zipf)
+    tokens, kind = case
+    k = 1 if kind == "one" else k
+    gate_up, down = matrices
+    (x, ids, weights), = routings(base, case, shape, [11])
+    grad_y = torch.randn_like(x)
     ids32, weights32 = ids.to(torch.int32), weights.float()
     layer = TrainingLayer(library, gate_up, down, k, tokens, arguments.kernels)
     errors = prove(layer, x, ids32, weights32, grad_y)
     torch.cuda.empty_cache()
     leaf, leaf_weights = x.clone().requires_grad_(), weights.clone().requires_grad_()
-    peers = {"gmm+glue": base.GroupedFused(gate_up, down, k), "gmm": base.Grouped(gate_up, down, k)}
-    if quick:
-        del peers["gmm"]
+    makers = {"gmm+glue": base.GroupedFused, "gmm": base.Grouped}
+    if tokens * k * d > 2**30:
+        del makers["gmm"]  # its tensors of R rows would not fit beside the others
+    peers = {name: make(gate_up, down, k) for name, make in makers.items() if not arguments.peers or name in arguments.peers}
     inputs = (leaf, gate_up, down, leaf_weights)
 
     def ours():
@@ -114,50 +124,66 @@ def measure(base, library, shape, tokens, weights_of, arguments):
     forward_ms = base.loop_ms(lambda: layer.forward(x, ids32, weights32), target=20)
     kept = {name: memory(step) for name, step in halves.items()}
     torch.cuda.empty_cache()
-    parts, rates = parts_us(base, library, layer, x, ids32, weights32, grad_y)
+    parts, part_rates = parts_us(base, library, layer, x, ids32, weights32, grad_y)
     mean = {name: statistics.mean(t) for name, t in times.items()}
     flops = 18 * tokens * k * d * n
-    print(f"{shape} T={tokens}{' zipf' if zipf else ''} errors y dx dw dWup dWdown {errors}: " + " | ".join(
-        f"{name} {t:.3f} ms {flops / t / 1e9:.0f}" for name, t in mean.items()) + f" | ratio {mean['gmm+glue'] / mean['ours']:.3f}", flush=True)
+    size = 3 * 6 * int(ids.unique().numel()) * d * n + 2 * (4 * tokens * d + 2 * tokens * k * 2 * n)
+    floor = max(flops / rates["product"], size / rates["read"]) / 1e9
+    mine = mean["ours"]
+    print(f"{shape} T={tokens} {kind} errors y dx dw dWup dWdown {errors}: ours {mine:.3f} ms, {flops / mine / 1e9:.0f} TFLOP/s, "
+          f"{size / mine / 1e9:.2f} TB/s, {floor / mine:.3f} of the floor | " +
+          ", ".join(f"{name} {t:.3f} ms {flops / t / 1e9:.0f} ({t / mine:.3f}x)" for name, t in mean.items() if name != "ours"), flush=True)
     print(f"   forward with pre {forward_ms:.3f} ms {flops / 3 / forward_ms / 1e9:.0f}; us: " +
-          ", ".join(f"{name} {us:.0f}" + (f" ({rates[name]:.0f})" if name in rates else "") for name, us in parts.items()), flush=True)
+          ", ".join(f"{name} {us:.0f}" + (f" ({part_rates[name]:.0f})" if name in part_rates else "") for name, us in parts.items()), flush=True)
     print("   GiB kept / peak: " + ", ".join(f"{name} {a:.3f} / {b:.3f}" for name, (a, b) in kept.items()), flush=True)
-    return {"shape": shape, "tokens": tokens, "zipf": zipf, "errors": errors, "ms": mean, "runs_ms": times, "forward_ms": forward_ms,
-            "parts_us": parts, "gib": kept}
+    return {"shape": shape, "tokens": tokens, "routing": kind, "errors": errors, "ms": mean, "runs_ms": times, "forward_ms": forward_ms,
+            "floor_ms": floor, "parts_us": parts, "gib": kept, "library": arguments.hash}
+
+
+def cases_left(arguments):
+    """Those that are asked for and not yet in the file."""
+    done = set()
+    if os.path.exists(arguments.out):
+        with open(arguments.out) as file:
+            lines = [json.loads(line) for line in file if line.strip()]
+        done = {(r["shape"], r["tokens"], r["routing"]) for r in lines if "tokens" in r and r["library"] == arguments.hash}
+    cases = arguments.cases or (MIXTRAL_CASES if arguments.shape == "mixtral" else CASES)
+    return [c for c in map(parse_case, cases.split(",")) if (arguments.shape, *c) not in done]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library")
     parser.add_argument("baselines")
-    parser.add_argument("--shapes", default="olmoe,qwen3-30b,v2-lite,mixtral")
-    parser.add_argument("--tokens", default="1024,4096,16384")
-    parser.add_argument("--zipf", type=float, default=0.0)
+    parser.add_argument("shape")
+    parser.add_argument("--cases")
+    parser.add_argument("--out", required=True)
     parser.add_argument("--kernels", choices=PATHS, default="auto")
-    parser.add_argument("--out")
-    parser.add_argument("--quick", action="store_true", help="leave out plain grouped_mm and the ceilings")
-    parser.add_argument("--seconds", type=float, default=1e9, help="start nothing new after so long")
+    parser.add_argument("--peers", type=lambda text: text.split(","), help="only these of gmm+glue and gmm")
+    parser.add_argument("--seconds", type=float, default=500, help="start nothing new after so long")
     arguments = parser.parse_args()
     start = time.time()
     base, library = load(arguments.baselines), Library(arguments.library)
+    with open(arguments.library, "rb") as file:
+        arguments.hash = hashlib.sha256(file.read()).hexdigest()[:12]
+    cases = cases_left(arguments)
+    if not cases:
+        return
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = False
-    print(torch.cuda.get_device_name(), "torch", torch.__version__, flush=True)
-    results = [] if arguments.quick else [{"ceilings": ceilings(base)}]
-    for shape in arguments.shapes.split(","):
-        weights = base.make_weights(*base.SHAPES[shape][:3])
-        for tokens in map(int, arguments.tokens.split(",")):
-            tokens = min(tokens, 8192) if shape == "mixtral" else tokens
+    print(torch.cuda.get_device_name(), "torch", torch.__version__, "library", arguments.hash, flush=True)
+    with open(arguments.out, "a") as out:
+        def keep(result):
+            out.write(json.dumps(result) + "\n")
+            out.flush()
+        rates = ceilings(base)
+        keep({"shape": arguments.shape, "ceilings": rates, "gpu": torch.cuda.get_device_name(), "torch": torch.__version__})
+        matrices = base.make_weights(*base.SHAPES[arguments.shape][:3])
+        for case in cases:
             if time.time() - start > arguments.seconds:
-                print("out of time before", shape, tokens, flush=True)
-                continue
-            results.append(measure(base, library, shape, tokens, weights, arguments))
+                fail_unless(False, "out of time before", case, "- call again to go on")
+            keep(measure(base, library, arguments.shape, case, matrices, rates, arguments))
             torch.cuda.empty_cache()
-        del weights
-        torch.cuda.empty_cache()
-    if arguments.out:
-        with open(arguments.out, "w") as file:
-            json.dump(results, file, indent=1)
 
 
 if __name__ == "__main__":
