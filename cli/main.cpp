@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "cli/commands.hpp"
+#include "cli/whole_numbers.hpp"
 #include "coterie/base/error.hpp"
 
 namespace coterie::cli {
@@ -75,6 +76,7 @@ int run(int argc, char** argv) {
   for (const AddCommand add : kCommands) {
     add(app, console);
   }
+  check_whole_numbers(app);
   try {
     console.set_json(asks_for_json(argc, argv));
     check_command_name(app, argc, argv);

@@ -25,6 +25,7 @@ constexpr const char* kFooter =
     "                   --load-spread 0.1 --schedule fsmoe coterie --chart step.svg --json";
 
 constexpr std::int32_t kMostExperts = 65534;  // as in a trace
+constexpr std::int64_t kMostSize = 1 << 24;   // layers x devices
 
 struct SimulateFlags {
   PlanInput input;
@@ -147,6 +148,9 @@ void run_simulate(SimulateFlags flags, Console& console) {
                   ": must be 1 to ", flags.num_experts, " (or --model)");
   COTERIE_REQUIRE(flags.num_devices >= 1 && flags.num_devices <= (1 << 20), "--devices ",
                   flags.num_devices, ": must be 1 to ", 1 << 20);
+  const std::int64_t size = std::int64_t{flags.num_layers} * flags.num_devices;
+  COTERIE_REQUIRE(size <= kMostSize, "--layers ", flags.num_layers, " on --devices ",
+                  flags.num_devices, ": ", size, " layers to simulate, at most ", kMostSize);
   check_outputs(input, {}, {});
   const auto profile = fit_profile(read_usable_profile(input, console), flags.num_devices);
   const auto all = simulate_all(flags, profile, console);

@@ -111,7 +111,9 @@ void fit_layout(TrainJob& job, TrainFlags& flags) {
   // What is wrong with the recipe is said before processes start.
   static_cast<void>(training::layout_of(job.recipe));
   static_cast<void>(training::config_of(job.recipe));
-  static_cast<void>(training::data_bytes(job.recipe, job.paths));
+  if (!flags.plan) {
+    static_cast<void>(training::data_bytes(job.recipe, job.paths));
+  }
 }
 
 fs::path find_out(const TrainFlags& flags, const TrainJob& job) {

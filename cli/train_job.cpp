@@ -124,8 +124,13 @@ int run_train_job(const TrainJob& job, comm::Communicator& world, Console& conso
 }
 
 void print_plan(const TrainJob& job, Console& console) {
-  const training::MemoryPlan plan =
-      training::plan_memory(job.recipe, training::data_bytes(job.recipe, job.paths));
+  std::int64_t data_bytes = 0;
+  try {
+    data_bytes = training::data_bytes(job.recipe, job.paths);
+  } catch (const Error& error) {
+    console.warn(std::string(error.what()) + "; the plan leaves the text's tokens out");
+  }
+  const training::MemoryPlan plan = training::plan_memory(job.recipe, data_bytes);
   console.print(training::to_text(plan));
   console.emit(training::to_json(plan));
 }

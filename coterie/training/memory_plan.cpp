@@ -25,6 +25,30 @@ struct Counts {
   [[nodiscard]] std::int64_t total() const { return replicated + head_shard + expert; }
 };
 
+/// What a layer has beside its matrices: norms, and GPT-2's biases.
+void count_vectors(const models::TrainableConfig& config, const LayoutRecipe& layout, bool is_moe,
+                   Counts& counts) {
+  const models::ModelConfig& m = config.model;
+  counts.replicated += 2 * m.hidden_size;
+  if (m.qk_norm == models::QkNorm::kWholeProjection) {
+    counts.head_shard += (m.num_heads + m.num_kv_heads) * m.head_dim / layout.model;
+  } else if (m.qk_norm == models::QkNorm::kEachHead) {
+    counts.replicated += 2 * m.head_dim;
+  }
+  if (!config.is_gpt2()) {
+    return;
+  }
+  counts.replicated += 3 * m.hidden_size;  // of both norms and of attention's output
+  counts.head_shard += 3 * m.hidden_size / layout.model;
+  if (is_moe) {
+    counts.expert += m.num_experts / layout.expert *
+                     (m.expert_intermediate_size / layout.expert_shard + m.hidden_size);
+  } else {
+    counts.head_shard += config.dense_intermediate_size / layout.model;
+    counts.replicated += m.hidden_size;
+  }
+}
+
 Counts count_stage(const models::TrainableConfig& config, const Recipe& recipe, int stage) {
   const models::ModelConfig& m = config.model;
   const LayoutRecipe& layout = recipe.layout;
@@ -42,14 +66,17 @@ Counts count_stage(const models::TrainableConfig& config, const Recipe& recipe, 
       counts.expert += m.num_experts / layout.expert * matrices * m.hidden_size *
                        m.expert_intermediate_size / layout.expert_shard;
     } else {
-      counts.replicated += matrices * m.hidden_size * config.dense_intermediate_size;
+      counts.head_shard += matrices * m.hidden_size * config.dense_intermediate_size / layout.model;
     }
-    counts.replicated += 2 * m.hidden_size;
+    count_vectors(config, layout, config.is_moe_layer(layer), counts);
   }
   const bool is_first = stage == 0;
   const bool is_last = stage + 1 == layout.pipeline;
   const std::int64_t matrix = m.vocab_size * m.hidden_size;
+  const std::int64_t vectors = config.is_gpt2() ? 2 : 1;
   counts.replicated += is_first ? matrix : 0;
+  counts.replicated += is_first && config.is_gpt2() ? m.max_positions * m.hidden_size : 0;
+  counts.replicated += is_last ? vectors * m.hidden_size : 0;
   counts.replicated += is_last && (!m.tied_head || !is_first) ? matrix : 0;
   return counts;
 }

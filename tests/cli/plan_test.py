@@ -271,6 +271,8 @@ class PlanTest(unittest.TestCase):
         self.refused(self.simulate("--layers", 2, "--devices", 8, "--node-replicas", 9), "--node-replicas")
         self.refused(self.simulate("--layers", 2, "--devices", 8, "--load-spread", -1), "--load-spread")
         self.refused(self.simulate("--layers", -3, "--devices", 8), "--layers", "-3")
+        self.refused(self.simulate("--layers", 10000, "--devices", 1 << 20), "--layers", "10000", "--devices")
+        self.refused(self.simulate("--layers", 2, "--devices", 8, "--seed", -1), "--seed", "-1")
         for experts in (-64, 2147483647):
             self.refused(run("simulate", "--cluster", self.cluster, "--hidden", 64, "--intermediate", 64, "--tokens",
                              64, "--experts", experts, "--top-k", 8, "--layers", 1, "--devices", 8),

@@ -167,6 +167,38 @@ class Train(unittest.TestCase):
         half = json.loads(train("mixtral-toy", "--plan", "--nproc", 2).stdout)
         self.assertLess(half["total_bytes"], plan["total_bytes"])
 
+    def test_the_plan_of_full_widths_needs_no_text(self):
+        # Parameters of one of 8 ranks, which hold an expert of every mixture each: elements of 2 bytes.
+        mixtral = 4 * (3 * 4096 * 14336 + 8 * 4096 + 2 * 4096 * (4096 + 1024) + 2 * 4096) + 4096 * (2 * 32000 + 1)
+        attention, mlp = 4 * 1600 * 1600 + 4 * 1600, 2 * 1600 * 6400 + 1600 + 6400
+        gpt2 = 48 * (attention + 4 * 1600 + mlp) + 24 * 8 * 1600 + 1600 * (50257 + 1024 + 2)
+        for recipe, expected in (("mixtral", mixtral), ("gpt2-moe", gpt2)):
+            done = train(recipe, "--plan")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("train.txt", done.stderr)
+            items = {item["name"]: item["bytes"] for item in json.loads(done.stdout)["items"]}
+            self.assertAlmostEqual(items["parameters"] / (2 * expected), 1, 3, recipe)
+            self.assertAlmostEqual(items["gradients"] / (2 * expected), 1, 3, recipe)
+            if recipe == "mixtral":
+                # Two moments and a master copy of 4 bytes each; of dense parameters an eighth.
+                experts = 4 * 3 * 4096 * 14336
+                self.assertAlmostEqual(items["optimizer"] / (12 * (experts + (expected - experts) / 8)), 1, 2)
+
+    def test_bf16_learns_and_goes_on_bit_for_bit(self):
+        for recipe, small in (("mixtral-toy", MIXTRAL), ("gpt2-moe-toy", GPT2)):
+            small = small | {"compute.dtype": "bf16", "steps": 12, "rate.peak": 0.01, "checkpoint.every_steps": 6}
+            ranks = ("--nproc", 2, "--engine", "fake")
+            self.trained(f"{recipe}w", recipe, *settings(small), *ranks)
+            whole = losses_of(self.folder / f"{recipe}w")
+            self.assertLess(whole[-1], whole[0] - 0.5)
+            half = self.trained(f"{recipe}h", recipe, *settings(small), *ranks, "--stop-after", 6)
+            self.trained(f"{recipe}r", "--resume", half["checkpoint"], *ranks)
+            self.assertEqual(losses_of(self.folder / f"{recipe}r"), whole[6:])  # masters come back too
+            # Small steps are not lost, as they would be in bf16 alone: 2^-9 of a weight is more than they are.
+            fp32 = self.trained(f"{recipe}f", recipe, *settings(small | {"compute.dtype": "fp32"}), *ranks)
+            self.assertTrue(fp32["complete"])
+            self.assert_near(whole[-1:], losses_of(self.folder / f"{recipe}f")[-1:], 0.03)
+
     def test_wrong_input_is_refused_before_anything_starts(self):
         (self.folder / "bad.json").write_text('{"format": "coterie.recipe", "stepz": 3}')
         for words, parts in (
