@@ -87,7 +87,7 @@ coterie_room(run/gradients USES run/comm run/parallel plan/schedule
 coterie_room(run/profiling USES run/comm run/kernels run/exchange plan/cost plan/schedule
   PURPOSE "measured links and products, recorded timelines")
 coterie_room(run/layer
-  USES run/exchange run/kernels run/comm run/parallel run/profiling plan/routing
+  USES run/exchange run/kernels run/comm run/parallel run/profiling plan/routing plan/cost
        plan/placement plan/pruning plan/schedule
   PURPOSE "the MoE layer without torch: forward, backward, chunks")
 coterie_room(run/nn

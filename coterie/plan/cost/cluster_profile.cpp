@@ -2,6 +2,7 @@
 #include "coterie/plan/cost/cluster_profile.hpp"
 
 #include <cmath>
+#include <utility>
 
 #include "coterie/base/error.hpp"
 #include "coterie/base/file.hpp"
@@ -95,6 +96,8 @@ Json to_json(const ClusterProfile& profile) {
           {"num_nodes", profile.num_nodes},
           {"devices_per_node", profile.devices_per_node},
           {"products", to_json(profile.products)},
+          {"input_gradients", profile.input_gradients},
+          {"weight_gradients", profile.weight_gradients},
           {"attention", to_json(profile.attention)},
           {"backward_attention", profile.backward_attention},
           {"engines", std::move(engines)},
@@ -114,7 +117,8 @@ void write_profile(const std::filesystem::path& path, const ClusterProfile& prof
 ClusterProfile profile_from(const Json& json, const std::string& source) {
   const JsonReader reader(json, source);
   check_keys(reader, {"format", "version", "name", "source", "num_nodes", "devices_per_node",
-                      "products", "attention", "backward_attention", "engines", "checks"});
+                      "products", "input_gradients", "weight_gradients", "attention",
+                      "backward_attention", "engines", "checks"});
   COTERIE_REQUIRE(reader.at("format").as_string() == kFormat, source,
                   ": this is no cluster profile: /format is \"", reader.at("format").as_string(),
                   "\" instead of \"", kFormat, "\"");
@@ -128,6 +132,12 @@ ClusterProfile profile_from(const Json& json, const std::string& source) {
   profile.devices_per_node =
       static_cast<std::int32_t>(reader.at("devices_per_node").as_int(1, 1024));
   profile.products = cost_model_from(reader.at("products"));
+  for (const auto& [key, factor] : {std::pair{"input_gradients", &profile.input_gradients},
+                                    std::pair{"weight_gradients", &profile.weight_gradients}}) {
+    if (reader.has(key)) {
+      *factor = read_number(reader.at(key), 0.01, 100);
+    }
+  }
   profile.attention = cost_model_from(reader.at("attention"));
   profile.backward_attention = read_number(reader.at("backward_attention"), 0, 100);
   const JsonReader engines = reader.at("engines");

@@ -44,6 +44,8 @@ struct ClusterProfile {
   std::int32_t num_nodes = 1;
   std::int32_t devices_per_node = 1;
   CostModel products;   ///< one grouped product of the experts, by floating-point operations
+  double input_gradients = 1;   ///< time of a product for gradients of inputs over `products`
+  double weight_gradients = 1;  ///< time of a product for gradients of weights over `products`
   CostModel attention;  ///< attention, norms and projections of a block, by the same
   double backward_attention = 2;  ///< time of the attention's backward over its forward
   std::vector<Engine> engines;    ///< at least one; the first is the default

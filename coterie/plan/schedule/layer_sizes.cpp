@@ -135,6 +135,8 @@ LayerWork work_of(const BlockShape& shape, const RoutingLoad& load,
   work.forward = phase_of(shape, load, profile, engine);
   work.backward = work.forward;
   work.backward.weights = work.forward.experts;
+  work.backward.experts.calls *= profile.input_gradients;
+  work.backward.weights.calls *= profile.weight_gradients;
   work.backward.shared_experts.calls *= 2;
   work.backward.attention.calls = profile.backward_attention;
   work.devices_per_node = profile.devices_per_node;

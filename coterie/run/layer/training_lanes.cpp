@@ -116,9 +116,7 @@ void TrainingLayer::backward_in_lanes(const BackwardRun& run) {
     exchange_->gather_in(back, run.grad_y, gradients_, trip(chunk));
   };
   const bool puts_off = puts_off_weights(plan);
-  actions.experts = [&](std::int32_t chunk) {
-    backward_chunk(run, chunk, &trip(chunk), puts_off);
-  };
+  actions.experts = [&](std::int32_t chunk) { backward_chunk(run, chunk, &trip(chunk), puts_off); };
   actions.weights = [&](std::int32_t first, std::int32_t end) {
     add_kept_gradients(run, first, end);
   };

@@ -3,13 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <thread>
+#include <utility>
 
 #include "coterie/base/error.hpp"
 
 namespace coterie::profiling {
-namespace {
 
-/// The largest of all ranks' values, on every rank.
 double largest_of(comm::Communicator& group, double value) {
   std::vector<double> all(static_cast<std::size_t>(group.size()));
   group.all_gather(std::as_bytes(std::span(&value, 1)), std::as_writable_bytes(std::span(all)),
@@ -18,10 +19,13 @@ double largest_of(comm::Communicator& group, double value) {
 }
 
 double median_of(std::vector<double> values) {
+  COTERIE_REQUIRE(!values.empty(), "median of nothing");
   std::ranges::sort(values);
   const std::size_t middle = values.size() / 2;
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
+
+namespace {
 
 /// Bytes that each of `num_ranks` equal parts has; at least one, so that something travels.
 std::size_t part_of(double size, int num_ranks) {
@@ -54,6 +58,53 @@ std::vector<cost::Sample> measure_operation(comm::Communicator& group,
     samples.push_back({size, median_of(std::move(times))});
   }
   return samples;
+}
+
+cost::PairMeasurement measure_pair(comm::Communicator& group, const std::function<void()>& a,
+                                   const std::function<void()>& b, const MeasureOptions& options,
+                                   const Clock& clock) {
+  COTERIE_REQUIRE(options.repeats >= 1, "measure: ", options.repeats, " repeats");
+  std::vector<double> alone_a;
+  std::vector<double> alone_b;
+  std::vector<double> end_a;
+  std::vector<double> end_b;
+  const auto time = [&](const std::function<void()>& task) {
+    group.barrier();
+    const double start_s = clock();
+    task();
+    return largest_of(group, clock() - start_s);
+  };
+  for (std::int32_t i = 0; i < options.repeats; ++i) {
+    alone_a.push_back(time(a));
+    alone_b.push_back(time(b));
+    group.barrier();
+    const double start_s = clock();
+    double a_s = 0;
+    std::exception_ptr failure;
+    std::thread thread([&] {
+      try {
+        a();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      a_s = clock() - start_s;
+    });
+    double b_s = 0;
+    try {
+      b();
+      b_s = clock() - start_s;
+    } catch (...) {
+      thread.join();
+      throw;
+    }
+    thread.join();
+    if (failure != nullptr) {
+      std::rethrow_exception(failure);
+    }
+    end_a.push_back(largest_of(group, a_s));
+    end_b.push_back(largest_of(group, b_s));
+  }
+  return {median_of(alone_a), median_of(alone_b), median_of(end_a), median_of(end_b)};
 }
 
 std::vector<cost::Sample> measure_exchange(comm::Communicator& group, std::span<const double> sizes,

@@ -26,6 +26,20 @@ std::vector<cost::Sample> measure_operation(comm::Communicator& group,
                                             const MeasureOptions& options = {},
                                             const Clock& clock = steady_clock());
 
+/// Times two tasks alone and at the same time (`a` in a thread of its own), on all ranks of `group`
+/// together: medians of the slowest rank (collective). If both make collectives, they need groups
+/// of their own.
+cost::PairMeasurement measure_pair(comm::Communicator& group, const std::function<void()>& a,
+                                   const std::function<void()>& b,
+                                   const MeasureOptions& options = {},
+                                   const Clock& clock = steady_clock());
+
+/// The largest of all ranks' values, on every rank (collective).
+double largest_of(comm::Communicator& group, double value);
+
+/// kBadInput without values.
+double median_of(std::vector<double> values);
+
 /// All-to-all of `sizes` bytes a rank, in equal parts to every rank of `group` (collective).
 std::vector<cost::Sample> measure_exchange(comm::Communicator& group, std::span<const double> sizes,
                                            const MeasureOptions& options = {},

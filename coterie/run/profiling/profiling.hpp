@@ -3,4 +3,5 @@
 
 /// The door of the room: what links and products really take.
 #include "coterie/run/profiling/measure.hpp"
+#include "coterie/run/profiling/nodes.hpp"
 #include "coterie/run/profiling/record_timeline.hpp"
