@@ -2,10 +2,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "coterie/run/kernels/activation.cuh"
-#include "coterie/run/kernels/mma.cuh"
 #include "coterie/run/kernels/overlap.cuh"
-#include "coterie/run/kernels/product_cuda.hpp"
+#include "coterie/run/kernels/product_generic.cuh"
 #include "coterie/run/kernels/tile_walk.cuh"
 
 /// The grouped product on any GPU from compute capability 8.0: mma.sync for bf16 and fp16, plain
@@ -14,119 +12,8 @@
 namespace coterie::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWeightRows = 128;  // gated: 64 gate rows and the 64 up rows that belong to them
-constexpr int kStep = 32;         // elements of K a stage
-constexpr int kStages = 3;
-
-struct Arguments {
-  RowSource x;
-  const std::int32_t* row_of;  // null: row r
-  const std::int32_t* offsets;
-  const void* weights;
-  const void* bias;  // [E, columns] or null; ungated only
-  int num_experts;
-  int depth;
-  int columns;
-  Activation activation;  // of ungated products that gather
-  bool float_sums;        // y is fp32
-  RowTarget y;
-  RowTarget pre;  // what the activation is given; null data: not kept
-};
-
-/// Where input row `row` of a segment begins.
-template <typename T>
-__device__ const T* input_row(const Arguments& task, std::int64_t row) {
-  return reinterpret_cast<const T*>(task.x.row(task.row_of != nullptr ? task.row_of[row] : row));
-}
-
-__device__ std::uint32_t address_of(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
-
-__device__ void copy_chunk(void* to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address_of(to)), "l"(from),
-               "r"(valid ? 16 : 0)
-               : "memory");
-}
-
-__device__ void load_matrices(std::uint32_t (&r)[4], const void* from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address_of(from))
-               : "memory");
-}
-
-__device__ void store_two(__nv_bfloat16* to, float low, float high) {
-  *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(low, high);
-}
-__device__ void store_two(__half* to, float low, float high) {
-  *reinterpret_cast<__half2*>(to) = __floats2half2_rn(low, high);
-}
-
-/// Where a sum belongs.
-struct Place {
-  int expert;
-  std::int64_t row;
-  int column;
-};
-
-/// A sum plus its bias.
-template <typename T>
-__device__ float with_bias(const Arguments& task, const Place& at, float sum) {
-  return task.bias == nullptr
-             ? sum
-             : sum + to_float(static_cast<const T*>(
-                         task.bias)[std::int64_t{at.expert} * task.columns + at.column]);
-}
-
-/// Finishes two neighbouring columns; gated, `sums` are the gate's and `up` those that belong to
-/// them.
 template <typename T, bool kGated>
-__device__ void store_pair(const Arguments& task, const Place& at, float2 sums, float2 up) {
-  T* const pre = task.pre.data == nullptr ? nullptr : task.pre.row<T>(at.row) + at.column;
-  if (kGated) {
-    if (pre != nullptr) {
-      store_two(pre, sums.x, sums.y);
-      store_two(pre + task.columns, up.x, up.y);
-    }
-    sums = {silu(sums.x) * up.x, silu(sums.y) * up.y};
-  } else {
-    sums = {with_bias<T>(task, at, sums.x),
-            with_bias<T>(task, {at.expert, at.row, at.column + 1}, sums.y)};
-    if (pre != nullptr) {
-      store_two(pre, sums.x, sums.y);
-    }
-    if (task.row_of != nullptr) {
-      sums = {activate(sums.x, task.activation), activate(sums.y, task.activation)};
-    }
-  }
-  if (task.float_sums) {
-    *reinterpret_cast<float2*>(task.y.row<float>(at.row) + at.column) = sums;
-  } else {
-    store_two(task.y.row<T>(at.row) + at.column, sums.x, sums.y);
-  }
-}
-
-/// Weight row that stands in row `r` of a tile: gated, each group of 64 holds 32 gate rows and
-/// their 32 up rows, so that one warp has both. -1 past the last column.
-template <bool kGated>
-__device__ int weight_row(int r, int block, int columns) {
-  if (!kGated) {
-    const int row = block * kWeightRows + r;
-    return row < columns ? row : -1;
-  }
-  const int column = block * (kWeightRows / 2) + r / 64 * 32 + r % 32;
-  return column < columns ? column + (r / 32 % 2) * columns : -1;
-}
-
-/// Place of chunk `chunk` of row `r` in a stage: the swizzle keeps ldmatrix free of conflicts.
-__device__ int place(int r, int chunk) {
-  return r * kStep + ((chunk ^ (r / 2 & 3)) * 8);
-}
-
-template <typename T, bool kGated>
-__global__ void __launch_bounds__(kThreads) mma_kernel(const Arguments task) {
+__global__ void __launch_bounds__(kThreads) mma_kernel(const GenericArguments task) {
   __shared__ __align__(128) T inputs[kStages][kTileRows * kStep];
   __shared__ __align__(128) T weights[kStages][kWeightRows * kStep];
   begin_after_previous();
@@ -222,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) mma_kernel(const Arguments task) {
 
 /// Finishes one column in fp32.
 template <bool kGated>
-__device__ void store_float(const Arguments& task, const Place& at, float sum, float up) {
+__device__ void store_float(const GenericArguments& task, const Place& at, float sum, float up) {
   float* const pre = task.pre.data == nullptr ? nullptr : task.pre.row<float>(at.row) + at.column;
   sum = kGated ? sum : with_bias<float>(task, at, sum);
   if (pre != nullptr) {
@@ -241,7 +128,7 @@ __device__ void store_float(const Arguments& task, const Place& at, float sum, f
 
 /// fp32: one thread a column of eight rows; slow, for tests and odd machines.
 template <bool kGated>
-__global__ void __launch_bounds__(kThreads) float_kernel(const Arguments task) {
+__global__ void __launch_bounds__(kThreads) float_kernel(const GenericArguments task) {
   begin_after_previous();
   constexpr int kRows = 8;
   __shared__ float inputs[kRows][kStep];
@@ -289,18 +176,18 @@ __global__ void __launch_bounds__(kThreads) float_kernel(const Arguments task) {
 
 void grouped_product_generic(const GroupedProduct& task, Stream stream) {
   const bool gated = task.gated();
-  const Arguments arguments{task.x,
-                            task.row_of,
-                            task.offsets,
-                            task.weights,
-                            task.bias,
-                            static_cast<int>(task.num_experts),
-                            static_cast<int>(task.depth),
-                            static_cast<int>(task.columns),
-                            task.activation,
-                            task.y.type == DType::kFloat32,
-                            row_target(task.y),
-                            row_target(task.pre)};
+  const GenericArguments arguments{task.x,
+                                   task.row_of,
+                                   task.offsets,
+                                   task.weights,
+                                   task.bias,
+                                   static_cast<int>(task.num_experts),
+                                   static_cast<int>(task.depth),
+                                   static_cast<int>(task.columns),
+                                   task.activation,
+                                   task.y.type == DType::kFloat32,
+                                   row_target(task.y),
+                                   row_target(task.pre)};
   const std::int64_t width = task.type == DType::kFloat32 ? kThreads
                              : gated                      ? kWeightRows / 2
                                                           : kWeightRows;
@@ -308,7 +195,7 @@ void grouped_product_generic(const GroupedProduct& task, Stream stream) {
       (task.max_rows / kTileRows + task.num_experts) * divide_up(task.columns, width);
   const auto blocks =
       static_cast<unsigned>(std::min(tiles, std::int64_t{2} * current_device().num_processors));
-  void (*kernel)(Arguments) = nullptr;
+  void (*kernel)(GenericArguments) = nullptr;
   switch (task.type) {
     case DType::kFloat32: kernel = gated ? float_kernel<true> : float_kernel<false>; break;
     case DType::kFloat16:
