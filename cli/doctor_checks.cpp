@@ -18,6 +18,7 @@
 #include "coterie/base/error.hpp"
 #include "coterie/base/file.hpp"
 #include "coterie/run/comm/comm.hpp"
+#include "coterie/run/device/device.hpp"
 #include "coterie/run/kernels/kernels.hpp"
 
 namespace coterie::cli {
@@ -166,6 +167,9 @@ DoctorCheck check_gpus() {
     return {"GPUs", State::kOk, found + "this build has no GPU kernels", ""};
   }
   try {
+    if (const device::GpuState gpus = device::gpu_state(); !gpus.usable) {
+      return {"GPUs", State::kWarn, found + gpus.reason, "coterie train --device cuda will refuse"};
+    }
     return {"GPUs", State::kOk,
             found + to_string(kernels::cuda::choose_path(kernels::cuda::Path::kAutomatic,
                                                          kernels::DType::kBfloat16)),

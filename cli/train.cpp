@@ -9,6 +9,7 @@
 #include "cli/launch.hpp"
 #include "cli/train_job.hpp"
 #include "coterie/base/error.hpp"
+#include "coterie/run/device/device.hpp"
 #include "coterie/training/training.hpp"
 
 namespace coterie::cli {
@@ -24,6 +25,7 @@ constexpr const char* kFooter =
     "Examples:\n"
     "  coterie train --list\n"
     "  coterie train mixtral-toy --nproc 2 --out out/toy\n"
+    "  coterie train olmoe-demo --device cuda --set compute.dtype=bf16\n"
     "  coterie train mixtral-toy --set steps=20 --set rate.peak=0.002\n"
     "  coterie train --resume out/toy --nproc 4\n"
     "  coterie train --print-config mixtral-toy > mine.json\n"
@@ -34,6 +36,7 @@ struct TrainFlags {
   std::vector<std::string> settings;
   std::string resume;
   std::string out;
+  std::string device;
   std::int64_t stop_after = 0;
   bool print_config = false;
   bool plan = false;
@@ -83,6 +86,9 @@ TrainJob find_job(const TrainFlags& flags) {
   document = training::to_json(training::read_recipe(document, source));
   for (const std::string& setting : flags.settings) {
     training::set_value(document, setting);
+  }
+  if (!flags.device.empty()) {
+    training::set_value(document, "compute.device=" + flags.device);
   }
   job.recipe = training::read_recipe(document, source);
   job.paths = {folder, COTERIE_DEMO_DIR};
@@ -148,6 +154,7 @@ void train(TrainFlags flags, Console& console) {
     print_plan(job, console);
     return;
   }
+  static_cast<void>(device::parse_device(job.recipe.device, "compute.device"));
   job.run.out = find_out(flags, job);
   job.run.stop_after = flags.stop_after;
   job.num_threads = threads_of_rank(flags.launch, comm::read_rank_environment());
@@ -172,6 +179,9 @@ void add_train(CLI::App& app, Console& console) {
   command->add_option("--out", flags->out,
                       "folder of the run: recipe.json, metrics.jsonl, checkpoints (default: "
                       "out/train/NAME)");
+  command->add_option("--device", flags->device,
+                      "where the model is trained: cpu, cuda (the first GPU) or cuda:N (default: "
+                      "what the recipe says)");
   command
       ->add_option("--stop-after", flags->stop_after,
                    "end after so many steps in all, with a checkpoint")

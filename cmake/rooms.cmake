@@ -78,7 +78,9 @@ coterie_room(run/kernels OUTSIDE cuda
 coterie_room(run/comm OUTSIDE c10d mpi nccl
   PURPOSE "collectives behind one face: Open MPI and NCCL through c10d, the in-process fake")
 coterie_room(run/parallel USES run/comm PURPOSE "layout of data, model, expert parallel groups")
-coterie_room(run/gates USES run/kernels run/parallel plan/pruning OUTSIDE torch
+coterie_room(run/device USES run/kernels OUTSIDE torch
+  PURPOSE "the GPU through libtorch: loading, streams, memory, tensors as views")
+coterie_room(run/gates USES run/kernels run/device run/parallel plan/pruning OUTSIDE torch
   PURPOSE "gates, orders, balance losses")
 coterie_room(run/exchange USES run/kernels run/comm run/parallel plan/placement plan/pruning
   PURPOSE "re-index lists, dispatch and combine, one row per token and device")
@@ -91,17 +93,18 @@ coterie_room(run/layer
        plan/placement plan/pruning plan/schedule
   PURPOSE "the MoE layer without torch: forward, backward, chunks")
 coterie_room(run/nn
-  USES run/layer run/exchange run/gates run/kernels run/comm run/parallel plan/placement plan/routing
-       plan/pruning plan/schedule
+  USES run/layer run/exchange run/gates run/kernels run/device run/comm run/parallel plan/placement
+       plan/routing plan/pruning plan/schedule
   OUTSIDE torch
   PURPOSE "libtorch modules: the trainable MoE layer, its autograd, hooks and recompute")
 coterie_room(models
-  USES run/layer run/nn run/gates run/parallel run/kernels plan/routing plan/placement plan/pruning
+  USES run/layer run/nn run/gates run/parallel run/kernels run/device plan/routing plan/placement
+       plan/pruning
   OUTSIDE torch pcre2 utf8proc
   PURPOSE "decoder, checkpoints, tokenizer; one small file a family")
 coterie_room(training
   USES models run/nn run/layer run/gates run/parallel run/comm run/gradients run/profiling run/kernels
-       plan/routing plan/placement plan/cost plan/schedule
+       run/device plan/routing plan/placement plan/cost plan/schedule
   OUTSIDE torch
   PURPOSE "trainer, optimizer, data order, checkpoints that reshard, recipes")
 coterie_room(evaluation

@@ -63,6 +63,9 @@ BlockOutput DecoderStage::run_block(TrainableBlock& block, const at::Tensor& h,
   const auto count = [&](const BlockOutput& output) {
     if (statistics != nullptr) {
       add_statistics(*statistics, *output.moe);
+      if (output.counts.defined()) {
+        statistics->unread.push_back(output.counts);
+      }
     }
   };
   if (!options_.recompute) {
@@ -82,7 +85,7 @@ BlockOutput DecoderStage::run_block(TrainableBlock& block, const at::Tensor& h,
                                          : std::vector{output.h};
       },
       h);
-  return {results[0], results.size() > 1 ? results[1] : at::Tensor(), std::nullopt};
+  return {results[0], results.size() > 1 ? results[1] : at::Tensor(), std::nullopt, {}};
 }
 
 StageOutput DecoderStage::run_layers(const at::Tensor& h, const StageTokens& tokens,

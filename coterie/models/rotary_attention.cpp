@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "coterie/models/rotary_kernel.hpp"
 #include "coterie/models/row_collectives.hpp"
 #include "coterie/models/trainable_attention.hpp"
 #include "coterie/models/trainable_norm.hpp"
@@ -56,10 +57,8 @@ class RotaryAttention final : public TrainableAttention {
       q = trained_rms_norm(q, query_norm_->weight, config_.rms_norm_eps);
       k = trained_rms_norm(k, key_norm_->weight, config_.rms_norm_eps);
     }
-    const at::Tensor cosines = shape.rotary.cosines.index_select(0, shape.positions).unsqueeze(1);
-    const at::Tensor sines = shape.rotary.sines.index_select(0, shape.positions).unsqueeze(1);
-    const at::Tensor mixed = attend_sequences(rotate(q, cosines, sines), rotate(k, cosines, sines),
-                                              v, shape.offsets, config_, reference_);
+    const at::Tensor mixed =
+        attend_sequences(turned(q, shape), turned(k, shape), v, shape.offsets, config_, reference_);
     return at::linear(mixed, output_->weight);
   }
 
@@ -67,6 +66,17 @@ class RotaryAttention final : public TrainableAttention {
 
  private:
   using Holder = std::shared_ptr<WeightHolder>;
+
+  /// Each head rotated by its token's position: x [T, heads, d].
+  [[nodiscard]] at::Tensor turned(const at::Tensor& x, const SequenceShape& shape) const {
+    if (!reference_ && has_rotary_kernel(x, shape.rotary)) {
+      return rotary_on_gpu(x, shape);
+    }
+    const auto of_tokens = [&](const at::Tensor& table) {
+      return table.index_select(0, shape.positions).unsqueeze(1).to(x.scalar_type());
+    };
+    return rotate(x, of_tokens(shape.rotary.cosines), of_tokens(shape.rotary.sines));
+  }
 
   [[nodiscard]] parallel::Share columns(const parallel::Share& heads) const {
     return {heads.begin * config_.head_dim, heads.end * config_.head_dim};
@@ -102,6 +112,9 @@ class RotaryAttention final : public TrainableAttention {
 
   /// RMSNorm over all heads of all ranks of the model group: x [T, heads here * d].
   at::Tensor norm_whole(const at::Tensor& x, const at::Tensor& weight, std::int64_t num_heads) {
+    if (x.is_cuda() && group_.size() == 1) {
+      return trained_rms_norm(x, weight, config_.rms_norm_eps);
+    }
     const at::ScalarType type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor wide = x.to(type);
     const at::Tensor squares = sum_everywhere(wide.pow(2).sum(-1, true), group_);

@@ -73,6 +73,22 @@ gates::TokenBatch token_batch(const MicroBatch& batch, const RowRange& rows,
 
 }  // namespace
 
+RotaryTable RotaryTables::of(const ModelConfig& config, std::int64_t num_positions,
+                             const TrainableOptions& options) {
+  if (num_positions > num_positions_) {
+    const RotaryTable table = make_rotary_table(config, num_positions);
+    // A GPU rotates in fp32 and rounds once.
+    const bool wide = options.device.is_cuda() && options.type == at::kBFloat16;
+    const at::TensorOptions as = at::device(options.device).dtype(wide ? at::kFloat : options.type);
+    longest_ = {table.cosines.to(as), table.sines.to(as)};
+    num_positions_ = num_positions;
+  }
+  if (!longest_.cosines.defined()) {
+    return make_rotary_table(config, 0);
+  }
+  return {longest_.cosines.narrow(0, 0, num_positions), longest_.sines.narrow(0, 0, num_positions)};
+}
+
 void check_micro_batch(const MicroBatch& batch, std::size_t index, const ModelConfig& config) {
   const std::vector<std::int64_t>& offsets = batch.sequence_offsets;
   const std::int64_t T = batch.token_ids.defined() ? batch.token_ids.numel() : 0;
@@ -165,7 +181,8 @@ StepCounts count_step(std::span<const MicroBatch> batches, const parallel::Group
 
 StageTokens stage_tokens(const MicroBatch& batch, const TrainableConfig& config,
                          const TrainableOptions& options, parallel::Groups& groups,
-                         const StepCounts& counts, std::uint64_t step, bool training) {
+                         const StepCounts& counts, const StepPlace& place) {
+  RotaryTables& tables = place.tables;
   comm::Communicator& model_group = groups.model();
   const std::int64_t T = batch.token_ids.numel();
   StageTokens tokens;
@@ -174,14 +191,12 @@ StageTokens stage_tokens(const MicroBatch& batch, const TrainableConfig& config,
   tokens.shape.positions = positions.to(options.device);
   if (!config.is_gpt2()) {
     const std::int64_t longest = T == 0 ? 0 : positions.max().item<std::int64_t>() + 1;
-    const RotaryTable table = make_rotary_table(config.model, longest);
-    const at::TensorOptions as = at::device(options.device).dtype(options.type);
-    tokens.shape.rotary = {table.cosines.to(as), table.sines.to(as)};
+    tokens.shape.rotary = tables.of(config.model, longest, options);
   }
   const auto complete = [&](gates::TokenBatch made) {
     made.seed = options.seed;
-    made.step = step;
-    made.training = training;
+    made.step = place.step;
+    made.training = place.training;
     made.num_step_sequences = counts.num_sequences;
     return made;
   };

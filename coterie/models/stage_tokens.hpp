@@ -25,9 +25,27 @@ struct StepCounts {
 /// Collective over the stage. kBadInput if ranks come with different numbers of micro-batches.
 StepCounts count_step(std::span<const MicroBatch> batches, const parallel::Groups& groups);
 
-/// What the layers of this rank need of a micro-batch. Noise and losses: `step`, `counts`.
+/// Rotary tables on the model's device, made once for the longest sequence so far.
+class RotaryTables {
+ public:
+  RotaryTable of(const ModelConfig& config, std::int64_t num_positions,
+                 const TrainableOptions& options);
+
+ private:
+  RotaryTable longest_;
+  std::int64_t num_positions_ = 0;
+};
+
+/// Where in the run a micro-batch belongs.
+struct StepPlace {
+  std::uint64_t step = 0;
+  bool training = false;
+  RotaryTables& tables;
+};
+
+/// What the layers of this rank need of a micro-batch. Noise and losses: `place`, `counts`.
 StageTokens stage_tokens(const MicroBatch& batch, const TrainableConfig& config,
                          const TrainableOptions& options, parallel::Groups& groups,
-                         const StepCounts& counts, std::uint64_t step, bool training);
+                         const StepCounts& counts, const StepPlace& place);
 
 }  // namespace coterie::models

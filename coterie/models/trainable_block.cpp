@@ -61,6 +61,7 @@ BlockOutput TrainableBlock::forward(const at::Tensor& h, const StageTokens& toke
   output.h = middle + result.y;
   output.aux_loss = result.aux_loss;
   output.moe = result.statistics;
+  output.counts = result.counts;
   return output;
 }
 

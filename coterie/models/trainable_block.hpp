@@ -32,6 +32,7 @@ struct BlockOutput {
   at::Tensor h;
   at::Tensor aux_loss;  ///< undefined if there is none
   std::optional<nn::MoEStatistics> moe;
+  at::Tensor counts;  ///< on a GPU: what `moe` still lacks
 };
 
 /// Norm, attention, norm, experts (or GPT-2's feed-forward part), each with a residual. Rows are

@@ -52,6 +52,8 @@ class TrainableDecoder::State {
   void backward(Flight& flight);
   at::Tensor finish_loss(Flight& flight);
   void keep_first_shard_biases();
+  void add_number(double& sum, const at::Tensor& number);
+  void read_numbers();
   StepResult summed_result();
 
   // Of the step under way.
@@ -59,7 +61,40 @@ class TrainableDecoder::State {
   double loss_sum_ = 0;
   double aux_loss_ = 0;
   std::vector<LayerStatistics> statistics_;
+  std::vector<std::pair<double*, at::Tensor>> unread_;  // sums and what is still to be added
+  RotaryTables tables_;
 };
+
+/// Adds a number to a sum of the step; where it lies on a GPU, at the end of the step, so that
+/// nothing waits for the GPU before.
+void TrainableDecoder::State::add_number(double& sum, const at::Tensor& number) {
+  if (number.is_cpu()) {
+    sum += number.item<double>();
+  } else {
+    unread_.emplace_back(&sum, number.detach().to(at::kDouble));
+  }
+}
+
+/// Waits for the GPU, if there is one, and adds what it found to the sums and statistics.
+void TrainableDecoder::State::read_numbers() {
+  if (!unread_.empty()) {
+    std::vector<at::Tensor> numbers;
+    for (const auto& [sum, number] : unread_) {
+      numbers.push_back(number);
+    }
+    const at::Tensor all = at::stack(numbers).to(at::kCPU);
+    for (std::size_t i = 0; i < unread_.size(); ++i) {
+      *unread_[i].first += all.const_data_ptr<double>()[i];
+    }
+    unread_.clear();
+  }
+  for (LayerStatistics& layer : statistics_) {
+    for (const at::Tensor& counts : layer.unread) {
+      gates::add_counts(layer.routing, counts);
+    }
+    layer.unread.clear();
+  }
+}
 
 void TrainableDecoder::State::forward(Flight& flight) {
   if (stage_->is_first()) {
@@ -72,7 +107,7 @@ void TrainableDecoder::State::forward(Flight& flight) {
   }
   flight.output = stage_->run_layers(flight.input, flight.tokens, statistics_);
   for (const at::Tensor& aux : flight.output.aux_losses) {
-    aux_loss_ += aux.item<double>();
+    add_number(aux_loss_, aux);
   }
   if (!stage_->is_last()) {
     send_rows(flight.output.h, *groups_.next_stage());
@@ -82,7 +117,7 @@ void TrainableDecoder::State::forward(Flight& flight) {
 /// This rank's part of the mean loss of the step, without auxiliary losses; last stage.
 at::Tensor TrainableDecoder::State::finish_loss(Flight& flight) {
   const at::Tensor sum = stage_->loss_sum(flight.output.h, flight.tokens);
-  loss_sum_ += sum.item<double>();
+  add_number(loss_sum_, sum);
   return sum / static_cast<double>(std::max<std::int64_t>(1, counts_.num_targets));
 }
 
@@ -120,16 +155,17 @@ StepResult TrainableDecoder::State::run(std::span<const MicroBatch> batches, std
   loss_sum_ = 0;
   aux_loss_ = 0;
   statistics_.clear();
+  unread_.clear();
   for (const auto& block : stage_->blocks()) {
     if (block->moe() != nullptr) {
-      statistics_.push_back({block->layer(), {}, 0, 0});
+      statistics_.push_back({block->layer(), {}, 0, 0, {}});
     }
   }
   const bool has_stages = groups_.layout().options().pipeline > 1;
   std::vector<Flight> flights(batches.size());
   for (std::size_t i = 0; i < batches.size(); ++i) {
     flights[i].tokens =
-        stage_tokens(batches[i], config_, options_, groups_, counts_, step, training);
+        stage_tokens(batches[i], config_, options_, groups_, counts_, {step, training, tables_});
     forward(flights[i]);
     if (!training) {
       if (stage_->is_last()) {
@@ -146,6 +182,7 @@ StepResult TrainableDecoder::State::run(std::span<const MicroBatch> batches, std
   if (training) {
     keep_first_shard_biases();
   }
+  read_numbers();
   return summed_result();
 }
 
@@ -188,7 +225,7 @@ StepResult TrainableDecoder::State::summed_result() {
   result.num_tokens = counts_.num_tokens;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const std::int64_t* line = table.data() + i * width;
-    LayerStatistics layer{layers[i], {}, line[0], line[1]};
+    LayerStatistics layer{layers[i], {}, line[0], line[1], {}};
     layer.routing.num_tokens = line[2];
     layer.routing.num_dropped_picks = line[3];
     layer.routing.num_dropped_tokens = line[4];

@@ -33,8 +33,9 @@ struct MicroBatch {
 struct LayerStatistics {
   std::int64_t layer = 0;
   gates::RoutingStatistics routing;
-  std::int64_t bytes_sent = 0;  ///< forward, to other ranks
-  std::int64_t rows_sent = 0;   ///< forward: (token, device) pairs
+  std::int64_t bytes_sent = 0;     ///< forward, to other ranks
+  std::int64_t rows_sent = 0;      ///< forward: (token, device) pairs
+  std::vector<at::Tensor> unread;  ///< counts on a GPU that `routing` lacks; empty in results
 };
 
 /// What a step did; the same on every rank.

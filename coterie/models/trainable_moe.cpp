@@ -36,8 +36,11 @@ nn::MoELayerOptions layer_options(ParameterStore& store, std::int64_t layer,
   made.forward_chunks = options.forward_chunks;
   made.backward_chunks = options.backward_chunks;
   made.execution = options.execution;
-  made.path = options.reference ? nn::LayerPath::kReference : nn::LayerPath::kExchange;
+  made.path = options.reference    ? nn::LayerPath::kReference
+              : options.grouped_mm ? nn::LayerPath::kGroupedMm
+                                   : nn::LayerPath::kExchange;
   made.type = options.type;
+  made.initializer_range = 0.0;  // begin_parameter or a checkpoint gives the experts' weights
   return made;
 }
 

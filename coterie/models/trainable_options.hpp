@@ -34,6 +34,8 @@ struct TrainableOptions {
   /// Plain products and softmax, all logits at once, the MoE layer's plain loops (which need an
   /// expert group of one): slow, obviously right.
   bool reference = false;
+  /// Experts by torch's grouped products instead of the library's kernels: the baseline on a GPU.
+  bool grouped_mm = false;
 };
 
 }  // namespace coterie::models

@@ -13,6 +13,9 @@
 namespace coterie::models {
 namespace {
 
+/// Deviations below this make zeros, without drawing: for weights that are given afterwards.
+constexpr double kNothing = 1e-20;
+
 /// Index in the whole tensor of element `i` of a piece, both row-major.
 std::int64_t whole_index(const ParameterPiece& piece, std::int64_t i) {
   std::int64_t index = 0;
@@ -146,6 +149,10 @@ ParameterPiece whole_piece(const std::string& name, at::IntArrayRef shape) {
 void begin_parameter(TrainableParameter& parameter, std::uint64_t seed) {
   const at::NoGradGuard no_gradients;
   if (parameter.beginning == Beginning::kGiven) {
+    return;
+  }
+  if (parameter.beginning == Beginning::kNormal && parameter.deviation < kNothing) {
+    parameter.value.zero_();
     return;
   }
   if (parameter.beginning != Beginning::kNormal) {

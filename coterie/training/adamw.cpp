@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "coterie/base/error.hpp"
+#include "coterie/run/device/device.hpp"
 #include "coterie/training/strict_object.hpp"
 
 namespace coterie::training {
@@ -58,6 +59,29 @@ void update_parallel(const Factors<T>& f, const at::Tensor& value, const at::Ten
   });
 }
 
+/// bf16 values and states without master weights: computed in fp32, rounded back.
+void update_narrow(const Factors<float>& f, const at::Tensor& value, const at::Tensor& gradient,
+                   const AdamWState& state) {
+  const at::Tensor wide = value.to(at::kFloat);
+  AdamWState wide_state;
+  wide_state.average = state.average.to(at::kFloat);
+  wide_state.square = state.square.to(at::kFloat);
+  update_parallel<float>(f, wide, gradient.to(at::kFloat).contiguous(), wide_state);
+  value.copy_(wide);
+  state.average.copy_(wide_state.average);
+  state.square.copy_(wide_state.square);
+}
+
+/// The scale as a number on the parameters' GPU; undefined for 1.
+at::Tensor scale_on_gpu(const at::Tensor& value, double scale) {
+  return scale == 1.0 ? at::Tensor()
+                      : at::full({}, scale, value.options().dtype(at::kFloat).requires_grad(false));
+}
+
+bool has_gpu_kernel(const at::Tensor& value) {
+  return kernels::cuda::is_built() && value.is_cuda() && value.scalar_type() != at::kDouble;
+}
+
 /// torch.optim.adam._single_tensor_adam, line by line.
 void update_reference(const Factors<double>& f, at::Tensor value, const at::Tensor& gradient,
                       const AdamWState& state) {
@@ -93,10 +117,13 @@ AdamWState make_state(const Parameter& parameter, const AdamWOptions& options) {
   }
   const at::NoGradGuard no_grad;
   const at::Tensor rows = value.detach().narrow(0, state.first_row, state.num_rows);
-  const auto kept = rows.options().dtype(type == at::kDouble ? at::kDouble : at::kFloat);
+  const bool narrow = type == at::kBFloat16 && !options.master_weights;
+  const auto kept = rows.options().dtype(type == at::kDouble ? at::kDouble
+                                         : narrow            ? at::kBFloat16
+                                                             : at::kFloat);
   state.average = at::zeros(rows.sizes(), kept);
   state.square = at::zeros(rows.sizes(), kept);
-  if (type == at::kBFloat16) {
+  if (type == at::kBFloat16 && !narrow) {
     state.master = rows.to(at::kFloat);
   }
   return state;
@@ -120,16 +147,12 @@ class RowBundle {
     std::vector<std::byte> mine(static_cast<std::size_t>(num_bytes_));
     std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(group_.size()));
     for_each_rows(group_.rank(), mine.data(),
-                  [](std::byte* bundle, std::byte* rows, std::size_t size) {
-                    std::memcpy(bundle, rows, size);
-                  });
+                  [](const at::Tensor& bundle, const at::Tensor& rows) { bundle.copy_(rows); });
     group_.all_gather(mine, all, comm::Purpose::kGradient);
     for (int rank = 0; rank < group_.size(); ++rank) {
       if (rank != group_.rank()) {
         for_each_rows(rank, all.data() + static_cast<std::size_t>(rank) * mine.size(),
-                      [](std::byte* bundle, std::byte* rows, std::size_t size) {
-                        std::memcpy(rows, bundle, size);
-                      });
+                      [](const at::Tensor& bundle, const at::Tensor& rows) { rows.copy_(bundle); });
       }
     }
     values_.clear();
@@ -148,9 +171,9 @@ class RowBundle {
   void for_each_rows(int rank, std::byte* bundle, const Copy& copy) {
     for (const at::Tensor& value : values_) {
       const auto [first, last] = rows_of_replica(value.size(0), rank, group_.size());
-      auto* data = static_cast<std::byte*>(value.mutable_data_ptr());
-      copy(bundle, data + first * row_bytes(value),
-           static_cast<std::size_t>((last - first) * row_bytes(value)));
+      const at::Tensor rows = value.narrow(0, first, last - first);  // on any device
+      copy(at::from_blob(bundle, rows.sizes(), at::TensorOptions().dtype(rows.scalar_type())),
+           rows);
       bundle += block_bytes(value);
     }
   }
@@ -182,6 +205,10 @@ void AdamW::step(double rate, double gradient_scale) {
     if (state.num_rows == 0) {
       continue;
     }
+    if (!options_.reference && has_gpu_kernel(parameter.value)) {
+      update_on_gpu(i, rate, scale_on_gpu(parameter.value, gradient_scale));
+      continue;
+    }
     const at::Tensor rows = parameter.value.detach().narrow(0, state.first_row, state.num_rows);
     const at::Tensor value = state.master.defined() ? state.master : rows;
     const at::Tensor gradient = parameter.gradient()
@@ -192,6 +219,9 @@ void AdamW::step(double rate, double gradient_scale) {
     if (options_.reference || !value.is_cpu()) {
       update_reference(factors_of<double>(options_, decay, rate, gradient_scale, num_steps_), value,
                        gradient, state);
+    } else if (value.scalar_type() == at::kBFloat16) {
+      update_narrow(factors_of<float>(options_, decay, rate, gradient_scale, num_steps_), value,
+                    gradient, state);
     } else if (value.scalar_type() == at::kDouble) {
       update_parallel(factors_of<double>(options_, decay, rate, gradient_scale, num_steps_), value,
                       gradient, state);
@@ -206,6 +236,50 @@ void AdamW::step(double rate, double gradient_scale) {
   gather_rows();
 }
 
+void AdamW::step(double rate, const at::Tensor& gradient_scale) {
+  const at::NoGradGuard no_grad;
+  ++num_steps_;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    COTERIE_CHECK(has_gpu_kernel(parameters_[i].value), parameters_[i].name, " is not on a GPU");
+    if (states_[i].num_rows > 0) {
+      update_on_gpu(i, rate, gradient_scale);
+    }
+  }
+  gather_rows();
+}
+
+void AdamW::update_on_gpu(std::size_t index, double rate, const at::Tensor& scale) {
+  const Parameter& parameter = parameters_[index];
+  AdamWState& state = states_[index];
+  const at::Tensor rows = parameter.value.detach().narrow(0, state.first_row, state.num_rows);
+  const at::Tensor gradient =
+      parameter.gradient().narrow(0, state.first_row, state.num_rows).contiguous();
+  const auto f = factors_of<float>(options_, parameter.has_decay ? options_.weight_decay : 0, rate,
+                                   1.0, num_steps_);
+  const auto type_of = [](const at::Tensor& tensor) {
+    return tensor.scalar_type() == at::kBFloat16 ? kernels::DType::kBfloat16
+                                                 : kernels::DType::kFloat32;
+  };
+  kernels::cuda::AdamWUpdate task;
+  task.count = rows.numel();
+  task.values = rows.mutable_data_ptr();
+  task.value_type = type_of(rows);
+  task.gradient = gradient.const_data_ptr();
+  task.master = state.master.defined() ? state.master.mutable_data_ptr<float>() : nullptr;
+  task.average = state.average.mutable_data_ptr();
+  task.square = state.square.mutable_data_ptr();
+  task.state_type = type_of(state.average);
+  task.scale = scale.defined() ? scale.const_data_ptr<float>() : nullptr;
+  task.keep = f.keep;
+  task.one_minus_beta1 = f.one_minus_beta1;
+  task.beta2 = f.beta2;
+  task.one_minus_beta2 = f.one_minus_beta2;
+  task.root_correction2 = f.root_correction2;
+  task.epsilon = f.epsilon;
+  task.step_size = f.step_size;
+  kernels::cuda::adamw_update(task, device::current_stream(rows.device()));
+}
+
 void AdamW::gather_rows() {
   std::vector<std::pair<comm::Communicator*, RowBundle>> bundles;
   for (const Parameter& parameter : parameters_) {
@@ -218,8 +292,6 @@ void AdamW::gather_rows() {
       bundles.emplace_back(parameter.replicas, RowBundle(*parameter.replicas));
       found = bundles.end() - 1;
     }
-    COTERIE_CHECK(parameter.value.is_cpu(), parameter.name,
-                  ": sharded state needs values in host memory");
     found->second.add(parameter.value.detach());
     if (found->second.num_bytes() >= kBundleBytes) {
       found->second.exchange();
@@ -269,6 +341,7 @@ Json to_json(const AdamWOptions& options) {
           {"epsilon", options.epsilon},
           {"weight_decay", options.weight_decay},
           {"shard_state", options.shard_state},
+          {"master_weights", options.master_weights},
           {"reference", options.reference}};
 }
 
@@ -280,6 +353,7 @@ AdamWOptions read_adamw_options(const JsonReader& reader) {
   object.read("epsilon", options.epsilon, 0, 1);
   object.read("weight_decay", options.weight_decay, 0, 1e3);
   object.read("shard_state", options.shard_state);
+  object.read("master_weights", options.master_weights);
   object.read("reference", options.reference);
   object.finish();
   return options;

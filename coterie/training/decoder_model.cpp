@@ -5,6 +5,7 @@
 
 #include "coterie/base/error.hpp"
 #include "coterie/base/json.hpp"
+#include "coterie/run/device/device.hpp"
 #include "coterie/training/state_files.hpp"
 
 namespace coterie::training {
@@ -22,6 +23,11 @@ const char* torch_name(const std::string& dtype) {
 models::TrainableOptions options_of(const Recipe& recipe, const kernels::Execution& execution) {
   models::TrainableOptions options;
   options.type = scalar_type_named(recipe.dtype);
+  options.device = device::parse_device(recipe.device, "compute.device");
+  if (options.device.is_cuda()) {
+    constexpr std::int64_t kRowsOfLogits = 16384;  // one product for the head where memory allows
+    options.loss_chunk = kRowsOfLogits;
+  }
   options.seed = recipe.seed;
   options.gate = recipe.gate;
   options.order = recipe.order;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coterie/training/gradient_norm.hpp"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
@@ -8,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "coterie/base/hash.hpp"
@@ -122,6 +124,29 @@ double global_gradient_norm(std::span<const Parameter> parameters, comm::Communi
     sum += piece.sum;
   }
   return std::sqrt(sum);
+}
+
+bool is_on_one_gpu(std::span<const Parameter> parameters, comm::Communicator& world) {
+  return world.size() == 1 && kernels::cuda::is_built() &&
+         std::ranges::all_of(parameters, [](const Parameter& parameter) {
+           return parameter.value.is_cuda() && parameter.value.scalar_type() != at::kDouble;
+         });
+}
+
+GpuNorm gpu_gradient_norm(std::span<const Parameter> parameters, double limit) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
+  for (const Parameter& parameter : parameters) {
+    gradients.push_back(parameter.gradient());
+  }
+  const std::vector<at::Tensor> norms = at::_foreach_norm(gradients, 2, at::kFloat);
+  GpuNorm result;
+  result.norm = at::linalg_vector_norm(at::stack(norms), 2);
+  result.factor = limit > 0 ? (limit / (result.norm + 1e-6)).clamp_max(1.0)
+                            : result.norm * 0.0 + 1.0;  // not finite where the norm is not
+  result.factor =
+      at::where(at::isfinite(result.norm), result.factor, std::numeric_limits<double>::quiet_NaN());
+  return result;
 }
 
 double clip_factor(double norm, double limit) {

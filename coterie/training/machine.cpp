@@ -12,6 +12,8 @@
 #include <span>
 #include <vector>
 
+#include "coterie/run/device/device.hpp"
+
 namespace coterie::training {
 namespace {
 
@@ -34,6 +36,30 @@ double measure_flops() {
   return best;
 }
 
+/// bf16 products on random numbers (zeros run faster than real data), in groups of about 30 ms.
+double measure_gpu_flops(const at::Device& device) {
+  constexpr std::int64_t kSize = 8192;
+  constexpr int kGroups = 3;
+  constexpr int kProducts = 20;
+  const at::NoGradGuard no_grad;
+  const auto options = at::TensorOptions().device(device).dtype(at::kBFloat16);
+  const at::Tensor a = at::randn({kSize, kSize}, options);
+  const at::Tensor b = at::randn({kSize, kSize}, options);
+  at::Tensor product = at::mm(a, b);
+  std::vector<double> rates;
+  for (int group = 0; group < kGroups; ++group) {
+    device::synchronize(device);
+    const double start = now_s();
+    for (int i = 0; i < kProducts; ++i) {
+      at::mm_out(product, a, b);
+    }
+    device::synchronize(device);
+    rates.push_back(2.0 * kProducts * kSize * kSize * kSize / (now_s() - start));
+  }
+  std::ranges::sort(rates);
+  return rates[rates.size() / 2];
+}
+
 }  // namespace
 
 std::int64_t peak_memory_bytes() {
@@ -50,9 +76,11 @@ std::int64_t resident_memory_bytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-double peak_flops_of_ranks(double stated, comm::Communicator& world) {
+double peak_flops_of_ranks(double stated, const at::Device& device, comm::Communicator& world) {
   world.barrier();
-  const double mine = stated > 0 ? stated : measure_flops();
+  const double mine = stated > 0         ? stated
+                      : device.is_cuda() ? measure_gpu_flops(device)
+                                         : measure_flops();
   std::vector<double> all(static_cast<std::size_t>(world.size()));
   world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)),
                    comm::Purpose::kControl);

@@ -101,6 +101,11 @@ void read_compute(const JsonReader& reader, Recipe& recipe) {
   std::size_t type = 0;
   object.read_choice("dtype", type, types);
   recipe.dtype = types[type];
+  object.read("device", recipe.device);
+  COTERIE_REQUIRE(
+      recipe.device == "cpu" || recipe.device == "cuda" || recipe.device.starts_with("cuda:"),
+      "recipe ", recipe.name, ": compute.device is \"", recipe.device,
+      "\"; expected cpu, cuda or cuda:N");
   object.read("recompute", recipe.recompute);
   object.read("reference", recipe.reference);
   object.read("forward_chunks", recipe.forward_chunks, 1, 1 << 16);
@@ -158,6 +163,7 @@ Json to_json(const Recipe& r) {
       {"order", gates::to_json(r.order)},
       {"compute",
        {{"dtype", r.dtype},
+        {"device", r.device},
         {"recompute", r.recompute},
         {"reference", r.reference},
         {"forward_chunks", r.forward_chunks},

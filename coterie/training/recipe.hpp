@@ -58,6 +58,7 @@ struct Recipe {
   gates::OrderOptions order;
 
   std::string dtype = "fp32";  ///< of parameters: fp32, fp64, bf16 (with fp32 master weights)
+  std::string device = "cpu";  ///< cpu, cuda (each rank's own GPU) or cuda:N
   bool recompute = false;
   bool reference = false;  ///< the slow path of the MoE layers: plain loops, one process
   std::int64_t forward_chunks = 1;

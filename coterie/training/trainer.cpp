@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "coterie/base/error.hpp"
+#include "coterie/run/device/device.hpp"
 #include "coterie/training/checkpoint_folder.hpp"
 #include "coterie/training/gradient_norm.hpp"
 #include "coterie/training/machine.hpp"
@@ -61,7 +62,7 @@ class Run {
       write_json_file(options.out / "recipe.json", to_json(recipe_));
       metrics_.emplace(options.out / "metrics.jsonl", step_);
     }
-    peak_flops_ = peak_flops_of_ranks(recipe_.peak_gflops * 1e9, place_.world);
+    peak_flops_ = peak_flops_of_ranks(recipe_.peak_gflops * 1e9, device_of_model(), place_.world);
   }
 
   RunResult run() {
@@ -118,6 +119,16 @@ class Run {
     return input;
   }
 
+  /// Of the memory that matters: the GPU's where the model is on one, else the process's.
+  [[nodiscard]] std::int64_t peak_bytes() {
+    const at::Device device = device_of_model();
+    return device.is_cuda() ? device::memory_of(device).peak_bytes : peak_memory_bytes();
+  }
+  [[nodiscard]] at::Device device_of_model() {
+    const std::span<Parameter> parameters = place_.model.parameters();
+    return parameters.empty() ? at::Device(at::kCPU) : parameters[0].value.device();
+  }
+
   /// True if a rank wants to stop.
   bool train_step() {
     const double start = now_s();
@@ -130,20 +141,31 @@ class Run {
     m.loss = result.loss_sum / static_cast<double>(input.num_targets);
     m.aux_loss = result.aux_loss;
     model.sum_gradients();
-    m.gradient_norm = global_gradient_norm(model.parameters(), place_.world);
+    m.rate = recipe_.rate.at(step_, recipe_.num_steps);
+    const bool on_gpu =
+        !recipe_.optimizer.reference && is_on_one_gpu(model.parameters(), place_.world);
+    if (on_gpu) {
+      // Queued at once: the step does nothing if the norm turns out not to be a number.
+      const GpuNorm norm = gpu_gradient_norm(model.parameters(), recipe_.clip_norm);
+      optimizer_.step(m.rate, norm.factor);
+      m.gradient_norm = norm.norm.item<double>();
+    } else {
+      m.gradient_norm = global_gradient_norm(model.parameters(), place_.world);
+    }
     COTERIE_REQUIRE(std::isfinite(m.loss) && std::isfinite(m.gradient_norm), "step ", step_ + 1,
                     ": loss ", m.loss, ", gradient norm ", m.gradient_norm,
                     ": training has diverged (a lower rate.peak may help); the last checkpoint is "
                     "that of before");
     m.clip_factor = clip_factor(m.gradient_norm, recipe_.clip_norm);
-    m.rate = recipe_.rate.at(step_, recipe_.num_steps);
-    optimizer_.step(m.rate, m.clip_factor);
+    if (!on_gpu) {
+      optimizer_.step(m.rate, m.clip_factor);
+    }
     model.after_step(result);
     ++step_;
     num_sequences_ += input.num_sequences;
     num_tokens_ += input.num_targets;
 
-    RankNote note{model.bytes_sent() - sent_before, peak_memory_bytes(),
+    RankNote note{model.bytes_sent() - sent_before, peak_bytes(),
                   options_.should_stop && options_.should_stop() ? 1U : 0U};
     note = exchange_notes(note, place_.world);
     fill_metrics(m, result, note, now_s() - start);

@@ -126,6 +126,28 @@ TEST(AdamWTest, MasterWeightsKeepWhatBf16Drops) {
   EXPECT_LT(parameters[0].value[0].item<float>(), 1.0F);
 }
 
+TEST(AdamWTest, WithoutMasterWeightsStatesAreBf16AndStepsAreRoundedOnes) {
+  AdamWOptions options;
+  options.master_weights = false;
+  const at::Tensor start = sample({37, 19}, 1, at::kBFloat16);
+  std::vector<Parameter> narrow = {whole("w", start.clone())};
+  std::vector<Parameter> wide = {whole("w", start.to(at::kFloat))};
+  AdamW ours(narrow, options);
+  AdamW fp32(wide, options);
+  EXPECT_FALSE(ours.states()[0].master.defined());
+  EXPECT_EQ(ours.states()[0].average.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(ours.num_bytes(), 2 * 2 * 37 * 19);
+  const at::Tensor gradient = sample({37, 19}, 100, at::kBFloat16);
+  narrow[0].value.mutable_grad() = gradient;
+  wide[0].value.mutable_grad() = gradient.to(at::kFloat);
+  ours.step(1e-2, 0.5);
+  fp32.step(1e-2, 0.5);
+  EXPECT_TRUE(narrow[0].value.equal(wide[0].value.to(at::kBFloat16)));
+  EXPECT_TRUE(ours.states()[0].square.equal(fp32.states()[0].square.to(at::kBFloat16)));
+  const AdamWOptions again = read_adamw_options(JsonReader(to_json(options), "options"));
+  EXPECT_EQ(again, options);
+}
+
 TEST(AdamWTest, ShardedStateGivesTheBitsOfWholeState) {
   const auto run = [](int num_ranks, bool shard, std::vector<std::int64_t>& bytes) {
     at::Tensor result;

@@ -86,6 +86,65 @@ at::Tensor count_by_sequence(const TokenBatch& batch, const BalanceInputs& input
   return counts;
 }
 
+/// [S, T] fp32 on the GPU: 1 where a usable token belongs to a sequence.
+at::Tensor membership_on_gpu(const TokenBatch& batch, const at::Tensor& usable) {
+  std::vector<std::int64_t> ends;
+  for (std::int64_t s = 0; s < batch.num_sequences(); ++s) {
+    ends.push_back(batch.sequence_begin(s + 1));
+  }
+  const at::Tensor last = at::tensor(ends, at::kLong).to(usable.device(), /*non_blocking=*/true);
+  const at::Tensor place = at::arange(batch.num_tokens(), last.options()).unsqueeze(0);
+  const at::Tensor before_end = place.lt(last.unsqueeze(1));  // [S, T]
+  const at::Tensor begins =
+      at::cat({at::zeros({1}, last.options()), last.narrow(0, 0, last.numel() - 1)});
+  return (before_end & place.ge(begins.unsqueeze(1)) & usable.unsqueeze(0)).to(at::kFloat);
+}
+
+/// balance_loss where the logits are on a GPU: the same sums as products with the membership of
+/// tokens, in fp32, without waiting for the GPU.
+at::Tensor balance_loss_on_gpu(const TokenBatch& batch, const BalanceInputs& inputs,
+                               const BalanceOptions& options) {
+  const auto type = inputs.logits.scalar_type();
+  const auto E = static_cast<double>(inputs.num_experts);
+  const at::Tensor member = membership_on_gpu(batch, inputs.usable).to(type);
+  const at::Tensor ids = inputs.ids.to(at::kLong);
+  const at::Tensor chosen = at::zeros(inputs.logits.sizes(), member.options())
+                                .scatter_add(1, ids.clamp_min(0), ids.ge(0).to(type));  // [T, E]
+  at::Tensor counts =
+      at::mm(member, at::cat({at::ones({chosen.size(0), 1}, chosen.options()), chosen}, 1));
+  if (batch.sum_shards) {
+    batch.sum_shards(counts);
+  }
+  at::Tensor tokens = counts.narrow(1, 0, 1);
+  const at::Tensor num_here = tokens.gt(0).sum().to(type);
+  at::Tensor share =
+      batch.num_step_sequences > 0
+          ? at::full({}, 1.0 / static_cast<double>(batch.num_step_sequences), member.options())
+          : num_here.clamp_min(1.0).reciprocal();
+  const bool by_batch = options.scope == BalanceScope::kBatch;
+  if (by_batch) {
+    counts = counts.sum(0, /*keepdim=*/true);
+    tokens = counts.narrow(1, 0, 1);
+    share = share * num_here;
+  }
+  const auto sums_of = [&](const at::Tensor& values) {
+    const at::Tensor sums = at::mm(member, values);
+    return by_batch ? sums.sum(0, /*keepdim=*/true) : sums;
+  };
+  const at::Tensor per_token = tokens.clamp_min(1.0).reciprocal();
+  at::Tensor loss = at::zeros({}, member.options());
+  if (options.load_balance != 0.0) {
+    const at::Tensor fractions = counts.narrow(1, 1, inputs.num_experts) * per_token;
+    loss = loss + (fractions * (sums_of(inputs.probabilities) * per_token)).sum() * share *
+                      (options.load_balance * E);
+  }
+  if (options.z_loss != 0.0) {
+    const at::Tensor z = row_log_sum_exp(inputs.logits);
+    loss = loss + (sums_of(z * z) * per_token).sum() * share * options.z_loss;
+  }
+  return loss;
+}
+
 }  // namespace
 
 at::Tensor sum_by_sequence(const TokenBatch& batch, const at::Tensor& values,
@@ -97,6 +156,9 @@ at::Tensor balance_loss(const TokenBatch& batch, const BalanceInputs& inputs,
                         const BalanceOptions& options) {
   if (options.load_balance == 0.0 && options.z_loss == 0.0) {
     return {};
+  }
+  if (inputs.logits.is_cuda() && inputs.ids.defined()) {
+    return balance_loss_on_gpu(batch, inputs, options);
   }
   const auto E = static_cast<double>(inputs.num_experts);
   const at::Tensor places = sequence_of_token(batch, inputs.usable);

@@ -24,6 +24,7 @@ class EinsumOrder final : public Order {
     const at::Tensor kept = places.place.ge(0).to(routing.ids.device());
     OrderedRows result;
     result.statistics = routing.statistics;
+    add_counts(result.statistics, routing.counts);
     count_drops(at::where(kept, routing.ids, -1).to(at::kInt), places.num_dropped,
                 result.statistics);
     std::vector<at::Tensor> rows = {batch.x.narrow(0, 0, 0)};

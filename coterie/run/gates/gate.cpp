@@ -88,7 +88,9 @@ Routing PickingGate::forward(const TokenBatch& batch) {
   const at::Tensor raw = logits(batch);
   COTERIE_CHECK(raw.dim() == 2 && raw.size(0) == batch.num_tokens() && raw.size(1) == o.num_experts,
                 o.name, ": logits have shape ", raw.sizes());
-  routing.usable = usable_tokens(batch, raw, routing.statistics);
+  const bool on_gpu = raw.is_cuda();
+  routing.usable =
+      on_gpu ? usable_tokens(batch, raw) : usable_tokens(batch, raw, routing.statistics);
   routing.logits = at::where(routing.usable.unsqueeze(1), raw, 0.0);
   const Choice choice = choose(batch, routing.logits, routing.usable);
   const at::Tensor ids =
@@ -96,7 +98,12 @@ Routing PickingGate::forward(const TokenBatch& batch) {
   routing.ids = ids.to(at::kInt);
   routing.top_k = selects_within_sequence() ? 0 : o.top_k;
   routing.weights = at::where(ids.ge(0), choice.weights, 0.0);
-  count_picks(routing.ids, o.num_experts, routing.statistics);
+  if (on_gpu) {
+    routing.statistics.picks_per_expert.assign(static_cast<std::size_t>(o.num_experts), 0);
+    routing.counts = counts_on_gpu(batch, routing, o.num_experts);
+  } else {
+    count_picks(routing.ids, o.num_experts, routing.statistics);
+  }
   routing.aux_loss = balance_loss(
       batch, {routing.ids, routing.logits, choice.probabilities, routing.usable, o.num_experts},
       o.balance);

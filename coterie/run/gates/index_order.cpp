@@ -21,7 +21,10 @@ class IndexOrder final : public Order {
     rows.ids = routing.ids;
     rows.weights = routing.weights;
     rows.statistics = routing.statistics;
+    rows.counts = routing.counts;
     if (options_.capacity.factor > 0.0) {
+      add_counts(rows.statistics, rows.counts);
+      rows.counts.reset();
       const PickPlaces places = place_picks(batch, routing, options_.capacity, options_.name);
       const at::Tensor kept = places.place.ge(0).to(routing.ids.device());
       rows.ids = at::where(kept, routing.ids, -1).to(at::kInt);

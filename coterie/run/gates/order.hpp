@@ -25,6 +25,7 @@ struct OrderedRows {
   at::Tensor ids;                 ///< int32 [R, k] distinct in a row; -1: no expert, adds exactly 0
   at::Tensor weights;             ///< [R, k] fp32 or fp64, differentiable; 0 where the id is -1
   std::vector<SlotBlock> blocks;  ///< einsum and slots; their rows follow one another
+  at::Tensor counts;              ///< on a GPU: the Routing's counts, if they still hold
   RoutingStatistics statistics;   ///< the gate's, with the picks and tokens that were dropped
 };
 

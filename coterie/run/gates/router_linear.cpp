@@ -38,6 +38,33 @@ at::Tensor prepare(const at::Tensor& x, const at::Tensor& weight) {
   return (as_it_is ? x : x.to(weight.scalar_type())).contiguous();
 }
 
+/// Whether products go over bf16 parts on the tensor cores.
+bool goes_by_parts(const at::Tensor& x, const at::Tensor& weight) {
+  return x.is_cuda() && x.scalar_type() == at::kBFloat16 && weight.scalar_type() == at::kFloat;
+}
+
+/// [3 n, ...] (dim 0) or [.., 3 n] (dim 1): fp32 numbers as sums of three bf16 ones, which hold all
+/// 24 bits, the largest first.
+std::array<at::Tensor, 3> bf16_parts(const at::Tensor& x) {
+  const at::Tensor first = x.to(at::kBFloat16);
+  const at::Tensor rest = x - first;
+  const at::Tensor second = rest.to(at::kBFloat16);
+  return {first, second, (rest - second).to(at::kBFloat16)};
+}
+
+/// Sum over the three blocks of n rows, the smallest first.
+at::Tensor sum_of_parts(const at::Tensor& parts, std::int64_t dim) {
+  const auto blocks = parts.chunk(3, dim);
+  return (blocks[2] + blocks[1]) + blocks[0];
+}
+
+/// x W^T in fp32: one bf16 product with the parts of W, sums in fp32.
+at::Tensor logits_by_parts(const at::Tensor& x, const at::Tensor& weight) {
+  const auto parts = bf16_parts(weight);
+  const at::Tensor all = at::cat({parts[0], parts[1], parts[2]}, 0);  // [3 E, H]
+  return sum_of_parts(at::mm(x, all.t(), at::kFloat), 1);
+}
+
 struct Gradients {
   at::Tensor x;       ///< undefined unless wanted
   at::Tensor weight;  ///< undefined unless wanted
@@ -48,6 +75,17 @@ Gradients product_backward(const at::Tensor& x, const at::Tensor& weight,
                            const at::Tensor& gradient, std::array<bool, 2> wanted,
                            const kernels::Execution& execution) {
   Gradients result;
+  if (goes_by_parts(x, weight)) {
+    const auto g = bf16_parts(gradient);
+    if (wanted[0]) {  // rounded to bf16, so that terms below 2^-16 do not count
+      const auto w = bf16_parts(weight);
+      result.x = at::mm(at::cat({g[0], g[0], g[1]}, 1), at::cat({w[0], w[1], w[0]}, 0));
+    }
+    if (wanted[1]) {
+      result.weight = sum_of_parts(at::mm(at::cat({g[0], g[1], g[2]}, 1).t(), x, at::kFloat), 0);
+    }
+    return result;
+  }
   if (!x.is_cpu()) {
     result.x = wanted[0] ? at::mm(gradient, weight) : at::Tensor();
     result.weight = wanted[1] ? at::mm(gradient.t(), x.to(gradient.scalar_type())) : at::Tensor();
@@ -80,6 +118,8 @@ struct RouterLinear : torch::autograd::Function<RouterLinear> {
       logits = at::empty({x.size(0), weight.size(0)}, matrix.options());
       const at::Tensor prepared = prepare(rows, matrix);
       kernels::linear(view_of(prepared), view_of(matrix), mutable_view_of(logits), execution);
+    } else if (goes_by_parts(rows, matrix)) {
+      logits = logits_by_parts(rows.contiguous(), matrix);
     } else {
       logits = at::mm(rows.to(matrix.scalar_type()), matrix.t());
     }
@@ -98,7 +138,7 @@ struct RouterLinear : torch::autograd::Function<RouterLinear> {
     const at::Tensor& finite = saved[2];
     at::Tensor rows = prepare(saved[0].detach(), weight);
     at::Tensor gradient = gradients[0].to(weight.scalar_type()).contiguous();
-    if (!finite.all().item<bool>()) {
+    if (rows.is_cuda() || !finite.all().item<bool>()) {  // without waiting for a GPU
       rows = at::where(finite, rows, 0.0);
       gradient = at::where(finite, gradient, 0.0);
     }

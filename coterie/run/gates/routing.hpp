@@ -44,7 +44,13 @@ struct Routing {
   at::Tensor combine;   ///< SoftMoE: [T, slots], softmax over the slots
   at::Tensor usable;    ///< bool [T]: real and with logits that are numbers
   RoutingStatistics statistics;
+  /// On a GPU: int64 [E + 4] there, the counts that `statistics` still lacks (add_counts).
+  at::Tensor counts;
 };
+
+/// Adds `counts` of a Routing (or a copy of it on the CPU) to its statistics; waits for the GPU if
+/// it is there. Nothing to do if undefined.
+void add_counts(RoutingStatistics& statistics, const at::Tensor& counts);
 
 /// Throws kBadInput naming `name` (such as "layer 3") and the first token whose logits were NaN,
 /// +inf or all -inf. Such tokens have no expert and spoil nothing else, so a caller reports when it

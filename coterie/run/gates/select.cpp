@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "coterie/base/error.hpp"
+#include "coterie/run/device/device.hpp"
 
 namespace coterie::gates {
 namespace {
@@ -54,6 +55,29 @@ void select_rows(const at::Tensor& scores, at::Tensor& ids, const kernels::Execu
   });
 }
 
+bool is_for_gpu_kernel(const at::Tensor& scores, std::int64_t k) {
+  constexpr std::int64_t kMostExperts = 1024;
+  constexpr std::int64_t kMostPicks = 16;
+  return kernels::cuda::is_built() && scores.is_cuda() && scores.scalar_type() == at::kFloat &&
+         k >= 1 && k <= kMostPicks && scores.size(1) <= kMostExperts;
+}
+
+at::Tensor select_on_gpu(const at::Tensor& scores, std::int64_t k) {
+  const at::Tensor values = scores.detach().contiguous();
+  const at::Tensor ids = at::empty({values.size(0), k}, values.options().dtype(at::kInt));
+  const at::Tensor weights = at::empty(ids.sizes(), values.options());
+  kernels::cuda::TopkGate task;
+  task.logits = values.const_data_ptr<float>();
+  task.num_tokens = values.size(0);
+  task.logits_stride = values.size(1);
+  task.num_experts = static_cast<int>(values.size(1));
+  task.top_k = static_cast<int>(k);
+  task.ids = ids.mutable_data_ptr<std::int32_t>();
+  task.weights = weights.mutable_data_ptr<float>();
+  kernels::cuda::topk_gate(task, device::current_stream(values.device()));
+  return ids.to(at::kLong);
+}
+
 void check_scores(const at::Tensor& scores, std::int64_t k) {
   COTERIE_CHECK(scores.dim() == 2 && k >= 0 && k <= scores.size(1), "k is ", k, ", scores are ",
                 scores.sizes());
@@ -72,7 +96,8 @@ at::Tensor select_top_k_reference(const at::Tensor& scores, std::int64_t k) {
 at::Tensor select_top_k(const at::Tensor& scores, std::int64_t k,
                         const kernels::Execution& execution) {
   if (!scores.is_cpu()) {
-    return select_top_k_reference(scores, k);
+    return is_for_gpu_kernel(scores, k) ? select_on_gpu(scores, k)
+                                        : select_top_k_reference(scores, k);
   }
   check_scores(scores, k);
   const at::Tensor values = scores.detach().contiguous();

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "coterie/base/error.hpp"
+#include "coterie/run/device/device.hpp"
 
 namespace coterie::gates {
 
@@ -21,6 +22,33 @@ at::Tensor usable_tokens(const TokenBatch& batch, const at::Tensor& logits,
   statistics.first_bad_token =
       statistics.num_bad_tokens == 0 ? -1 : bad.nonzero()[0][0].item<std::int64_t>();
   return usable;
+}
+
+at::Tensor usable_tokens(const TokenBatch& batch, const at::Tensor& logits) {
+  const at::Tensor good = at::isfinite(logits.detach().amax(1));
+  return batch.is_real.defined() ? at::logical_and(batch.is_real.to(logits.device()), good) : good;
+}
+
+at::Tensor counts_on_gpu(const TokenBatch& batch, const Routing& routing,
+                         std::int64_t num_experts) {
+  const at::Tensor ids = routing.ids.contiguous();
+  at::Tensor counts = at::zeros({num_experts + 4}, ids.options().dtype(at::kLong));
+  kernels::cuda::CountIds task;
+  task.ids = ids.const_data_ptr<std::int32_t>();
+  task.num_ids = ids.numel();
+  task.num_experts = static_cast<int>(num_experts);
+  task.counts = counts.mutable_data_ptr<std::int64_t>();
+  kernels::cuda::count_ids(task, device::current_stream(ids.device()));
+  counts[num_experts].copy_(routing.usable.sum());
+  counts[num_experts + 1].copy_(ids.amax(1).ge(0).sum());
+  const at::Tensor unusable = routing.usable.logical_not();
+  const at::Tensor bad =
+      batch.is_real.defined() ? unusable.logical_and(batch.is_real.to(ids.device())) : unusable;
+  counts[num_experts + 2].copy_(bad.sum());
+  if (bad.numel() > 0) {
+    counts[num_experts + 3].copy_(bad.to(at::kInt).argmax());
+  }
+  return counts;
 }
 
 void count_picks(const at::Tensor& ids, std::int64_t num_experts, RoutingStatistics& statistics) {

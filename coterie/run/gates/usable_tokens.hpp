@@ -16,6 +16,12 @@ namespace coterie::gates {
 at::Tensor usable_tokens(const TokenBatch& batch, const at::Tensor& logits,
                          RoutingStatistics& statistics);
 
+/// The same without counting and without waiting for a GPU.
+at::Tensor usable_tokens(const TokenBatch& batch, const at::Tensor& logits);
+/// Routing::counts: int64 [E + 4] on the GPU: picks of each expert, usable tokens, usable tokens
+/// with an expert, bad tokens, the first bad token.
+at::Tensor counts_on_gpu(const TokenBatch& batch, const Routing& routing, std::int64_t num_experts);
+
 /// Fills picks_per_expert, and num_dropped_tokens with usable tokens without an expert.
 /// ids int32 [T, k].
 void count_picks(const at::Tensor& ids, std::int64_t num_experts, RoutingStatistics& statistics);

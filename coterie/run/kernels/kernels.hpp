@@ -14,6 +14,7 @@
 #include "coterie/run/kernels/gate.hpp"
 #include "coterie/run/kernels/kernels_backward_cuda.hpp"
 #include "coterie/run/kernels/kernels_cuda.hpp"
+#include "coterie/run/kernels/kernels_decoder_cuda.hpp"
 #include "coterie/run/kernels/linear.hpp"
 #include "coterie/run/kernels/rows.hpp"
 #include "coterie/run/kernels/tensor_view.hpp"

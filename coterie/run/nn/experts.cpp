@@ -48,6 +48,9 @@ std::int64_t ExpertsImpl::place_of(std::int32_t expert) const {
 
 at::Tensor ExpertsImpl::draw(const MoELayerOptions& options, const std::string& name,
                              std::int64_t rows, std::int64_t columns) const {
+  if (options.initializer_range == 0.0) {  // whoever made the layer gives its weights
+    return at::zeros({std::ssize(expert_ids_), rows, columns}, options.type);
+  }
   at::Tensor all = at::empty({std::ssize(expert_ids_), rows, columns}, at::kDouble);
   auto* data = all.mutable_data_ptr<double>();
   const std::uint64_t seed = options.initializer_seed ^ hash_of(options.name + "." + name);

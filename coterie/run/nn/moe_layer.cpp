@@ -8,6 +8,8 @@
 
 #include "coterie/base/error.hpp"
 #include "coterie/run/nn/custom_experts.hpp"
+#include "coterie/run/nn/device_experts.hpp"
+#include "coterie/run/nn/expert_backend.hpp"
 #include "coterie/run/nn/experts_function.hpp"
 #include "coterie/run/nn/experts_run.hpp"
 
@@ -91,6 +93,7 @@ MoEResult MoELayerImpl::forward(const gates::TokenBatch& batch) {
                   options_.top_k);
   MoEResult result;
   result.statistics.routing = rows.statistics;
+  result.counts = rows.counts;
   result.statistics.num_rows = rows.rows.size(0);
   result.ids = rows.ids;
   result.aux_loss = routing.aux_loss;
@@ -103,6 +106,10 @@ at::Tensor MoELayerImpl::run_experts(const gates::OrderedRows& rows, MoEStatisti
   if (options_.path == LayerPath::kReference) {
     statistics.num_replicas = rows.rows.size(0);
     return reference_experts(*experts_, rows.rows, rows.ids, rows.weights);
+  }
+  if (options_.path == LayerPath::kGroupedMm || rows.rows.is_cuda()) {
+    statistics.num_replicas = rows.rows.size(0);
+    return run_here(rows);
   }
   const bool is_fp64 = options_.type == at::kDouble;
   ExpertsRun::Batch batch;
@@ -122,6 +129,29 @@ at::Tensor MoELayerImpl::run_experts(const gates::OrderedRows& rows, MoEStatisti
   statistics.bytes_dispatch = after[1] - before[1];
   statistics.bytes_combine = after[2] - before[2];
   return y;
+}
+
+/// All experts on the rows' own device, without the exchange.
+at::Tensor MoELayerImpl::run_here(const gates::OrderedRows& rows) {
+  if (options_.expert_group != nullptr &&
+      options_.expert_group->size() * (options_.shard_group ? options_.shard_group->size() : 1) >
+          1) {
+    fail(ErrorCode::kUnsupported, options_.name, ": on a GPU the experts of a layer are those of ",
+         "one process; here they are spread over ", options_.expert_group->size(),
+         " ranks, which needs the exchange between GPUs");
+  }
+  if (options_.hooks.has_middle()) {
+    fail(ErrorCode::kUnsupported, options_.name,
+         ": hooks around dispatch and combine need the exchange, which a layer of one GPU has not");
+  }
+  if (options_.expert_kind == ExpertKind::kCustom) {
+    return reference_experts(*experts_, rows.rows, rows.ids, rows.weights);
+  }
+  if (options_.path == LayerPath::kExchange && has_device_kernels(options_)) {
+    return device_experts(rows.rows, rows.ids, rows.weights,
+                          {experts_->up, experts_->down, experts_->up_bias, experts_->down_bias});
+  }
+  return compute_experts(ExpertBackend::kGroupedMm, *experts_, rows.rows, rows.ids, rows.weights);
 }
 
 std::array<std::uint64_t, 3> MoELayerImpl::bytes_sent() const {

@@ -38,6 +38,9 @@ struct MoEResult {
   at::Tensor aux_loss;  ///< scalar to add to the loss, or undefined
   at::Tensor ids;       ///< int32 [R, k] what the experts got, -1: none
   MoEStatistics statistics;
+  /// On a GPU: what statistics.routing still lacks, so that the forward need not wait for the GPU;
+  /// gates::add_counts adds it. Undefined: nothing is lacking.
+  at::Tensor counts;
 };
 
 /// A mixture-of-experts layer that trains:
@@ -55,6 +58,8 @@ struct MoEResult {
 ///
 /// The forward changes nothing in the layer that a later forward could see, so recomputing a block
 /// around it repeats it exactly; statistics are returned, not gathered.
+/// On a GPU (to(device)) one process holds all experts: without exchange, by the library's kernels
+/// (bf16 SwiGLU) or ATen's grouped products (other types and kinds), on torch's current stream.
 /// All ranks of the groups must call forward and backward together; every call makes the same
 /// collectives whatever the routing, also on a rank without tokens. x (or something before it) must
 /// require gradients on all ranks or on none. Not thread-safe.
@@ -87,6 +92,7 @@ class MoELayerImpl final : public torch::nn::Module {
  private:
   [[nodiscard]] std::array<std::uint64_t, 3> bytes_sent() const;
   at::Tensor run_experts(const gates::OrderedRows& rows, MoEStatistics& statistics);
+  at::Tensor run_here(const gates::OrderedRows& rows);
 
   MoELayerOptions options_;
   Experts experts_{nullptr};

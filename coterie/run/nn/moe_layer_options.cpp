@@ -23,8 +23,13 @@ void check_groups(const MoELayerOptions& options) {
     }
   }
   const bool is_alone = options.expert_group == nullptr || options.expert_group->size() == 1;
-  if (options.path == LayerPath::kReference && (!is_alone || num_shards > 1)) {
-    fail(ErrorCode::kUnsupported, name, ": the reference path runs in one process");
+  if (options.path != LayerPath::kExchange && (!is_alone || num_shards > 1)) {
+    fail(ErrorCode::kUnsupported, name, ": the ",
+         options.path == LayerPath::kReference ? "reference" : "grouped_mm",
+         " path runs in one process");
+  }
+  if (options.path == LayerPath::kGroupedMm && options.expert_kind == ExpertKind::kCustom) {
+    fail(ErrorCode::kUnsupported, name, ": custom experts have no grouped_mm path");
   }
 }
 

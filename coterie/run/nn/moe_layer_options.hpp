@@ -32,6 +32,7 @@ const char* name_of(ExpertKind kind) noexcept;
 /// Which way a layer computes.
 enum class LayerPath : std::uint8_t {
   kExchange,   ///< the exchange and the library's kernels
+  kGroupedMm,  ///< torch's grouped products and plain ATen, one process: the baseline on a GPU
   kReference,  ///< a loop over the experts in plain ATen, one process: slow, obvious, the measure
 };
 
@@ -76,7 +77,7 @@ struct MoELayerOptions {
   LayerPath path = LayerPath::kExchange;
 
   at::ScalarType type = at::kFloat;  ///< of x, y and the experts: fp64, fp32 or bf16
-  double initializer_range = 0.02;   ///< deviation of new weights; biases start at 0
+  double initializer_range = 0.02;   ///< deviation of new weights; biases start at 0; 0: all zeros
   std::uint64_t initializer_seed = 0;
 };
 
