@@ -13,6 +13,7 @@
 #include "coterie/models/permute.hpp"
 #include "coterie/models/record_trace.hpp"
 #include "coterie/models/safetensors_file.hpp"
+#include "coterie/models/streaming_decoder.hpp"
 #include "coterie/models/tokenizer.hpp"
 #include "coterie/models/trainable_config.hpp"
 #include "coterie/models/trainable_decoder.hpp"

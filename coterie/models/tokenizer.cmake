@@ -1,6 +1,7 @@
 # The tokenizer needs no libtorch: tests and fuzzers also build it alone.
-set(COTERIE_TOKENIZER_SOURCES tokenizer.cpp tokenizer_added.cpp tokenizer_bpe.cpp tokenizer_load.cpp
-    tokenizer_pattern.cpp tokenizer_regex.cpp tokenizer_split.cpp tokenizer_unicode.cpp)
+set(COTERIE_TOKENIZER_SOURCES streaming_decoder.cpp tokenizer.cpp tokenizer_added.cpp tokenizer_bpe.cpp
+    tokenizer_decoder.cpp tokenizer_json.cpp tokenizer_load.cpp tokenizer_pattern.cpp
+    tokenizer_regex.cpp tokenizer_split.cpp tokenizer_unicode.cpp)
 list(TRANSFORM COTERIE_TOKENIZER_SOURCES PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
 set_source_files_properties(${COTERIE_TOKENIZER_SOURCES} DIRECTORY "${PROJECT_SOURCE_DIR}"
                             PROPERTIES SKIP_PRECOMPILE_HEADERS ON)

@@ -71,8 +71,10 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view utf8, bool add_spec
     token_ids = parts.prefix;
   }
   Pieces pieces;
+  const char* beginning = nullptr;
   const auto encode_plain = [&](std::string_view text) {
     pieces.owned.clear();
+    pieces.begin_text = text.data() == beginning;
     pieces.views.assign(1, text);
     for (const SplitStep& step : parts.splits) {
       apply_split(step, pieces);
@@ -95,6 +97,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view utf8, bool add_spec
   };
   cut_and_encode(parts.original_finder, utf8, [&](std::string_view text) {
     const std::string normalized = apply_normalizer(parts.normalizer, text);
+    beginning = text.data() == utf8.data() ? normalized.data() : nullptr;
     cut_and_encode(parts.normalized_finder, normalized, encode_plain);
   });
   if (add_special) {
@@ -105,6 +108,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view utf8, bool add_spec
 
 std::string Tokenizer::decode(std::span<const std::int32_t> token_ids, bool skip_special) const {
   std::string bytes;
+  std::vector<std::string> tokens;
   bool is_first = true;
   for (std::size_t i = 0; i < token_ids.size(); ++i) {
     const std::int32_t id = token_ids[i];
@@ -115,11 +119,16 @@ std::string Tokenizer::decode(std::span<const std::int32_t> token_ids, bool skip
     if (skip_special && parts_->kind[index] == 2) {
       continue;
     }
+    if (parts_->uses_steps) {
+      tokens.push_back(parts_->decoded[index]);
+      continue;
+    }
     bytes += parts_->joins_with_spaces && !is_first ? " " : "";
     bytes += parts_->decoded[index];
     is_first = false;
   }
-  return replace_invalid_utf8(bytes);
+  return parts_->uses_steps ? parts_->decoder.decode(std::move(tokens))
+                            : replace_invalid_utf8(bytes);
 }
 
 std::int32_t Tokenizer::vocab_size() const {

@@ -14,11 +14,12 @@ namespace coterie::models {
 
 /// A byte-pair-encoding tokenizer as Hugging Face's `tokenizers` writes it to tokenizer.json: the
 /// same ids for the same text. Reads the normalizers NFC, NFD, NFKC, NFKD, Prepend, Replace; the
-/// pre-tokenizers ByteLevel, Split, Digits, Whitespace, WhitespaceSplit; the post-processors
-/// TemplateProcessing and ByteLevel; the decoder ByteLevel; and Sequences of them. Whatever else a
-/// file asks for is refused by name (ErrorCode::kUnsupported), never ignored; only the file's
-/// `truncation` and `padding` do not apply: no text is ever cut or filled up here.
-/// Thread-safe: one object serves any number of threads.
+/// pre-tokenizers ByteLevel, Split, Digits, Whitespace, WhitespaceSplit, Metaspace; models with
+/// byte fallback; the post-processors TemplateProcessing and ByteLevel; the decoders ByteLevel,
+/// Replace, ByteFallback, Fuse, Strip, Metaspace; and Sequences of them. Whatever else a file asks
+/// for is refused by name (ErrorCode::kUnsupported), never ignored; only the file's `truncation`
+/// and `padding` do not apply: no text is ever cut or filled up here. Thread-safe: one object
+/// serves any number of threads.
 class Tokenizer {
  public:
   /// Reads a tokenizer.json. kIo, kBadInput (malformed) and kUnsupported name the file and the
@@ -53,6 +54,7 @@ class Tokenizer {
   struct Parts;
   explicit Tokenizer(std::unique_ptr<Parts> parts);
   friend struct TokenizerLoader;
+  friend class StreamingDecoder;
   std::unique_ptr<Parts> parts_;
 };
 

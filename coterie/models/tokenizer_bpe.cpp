@@ -42,6 +42,12 @@ std::uint64_t hash_of(std::string_view word) {
   return hash | 1U << 31U;
 }
 
+/// "<0x41>"
+std::string byte_token(std::uint8_t byte) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  return std::string("<0x") + kDigits[byte / 16] + kDigits[byte % 16] + ">";
+}
+
 }  // namespace
 
 WordCache::WordCache() : slots_(kSlots) {}
@@ -91,7 +97,8 @@ void WordCache::insert(std::string_view word, std::span<const std::int32_t> toke
 BpeModel::BpeModel(const BpeDescription& description)
     : is_byte_level_(description.is_byte_level),
       ignore_merges_(description.ignore_merges),
-      fuse_unknown_(description.fuse_unknown) {
+      fuse_unknown_(description.fuse_unknown),
+      byte_fallback_(description.byte_fallback) {
   const std::string& place = description.place;
   const ByteAlphabet alphabet;
   ids_.reserve(description.vocabulary.size());
@@ -117,7 +124,9 @@ BpeModel::BpeModel(const BpeDescription& description)
     }
   }
   for (unsigned byte = 0; byte < 256; ++byte) {
-    byte_ids_[byte] = token_to_id(alphabet.character(static_cast<std::uint8_t>(byte))).value_or(-1);
+    const auto value = static_cast<std::uint8_t>(byte);
+    byte_ids_[byte] =
+        token_to_id(byte_fallback_ ? byte_token(value) : alphabet.character(value)).value_or(-1);
   }
   if (description.unknown_token) {
     const auto unknown = token_to_id(*description.unknown_token);
@@ -188,29 +197,52 @@ void BpeModel::encode(std::string_view word, WordCache& cache,
   cache.insert(word, symbols);
 }
 
+/// The byte tokens of a character if all are in the vocabulary.
+bool BpeModel::append_bytes(std::string_view character, std::vector<std::int32_t>& symbols) const {
+  const std::size_t before = symbols.size();
+  for (const char c : character) {
+    const std::int32_t id = byte_ids_[static_cast<std::uint8_t>(c)];
+    if (id < 0) {
+      symbols.resize(before);
+      return false;
+    }
+    symbols.push_back(id);
+  }
+  return true;
+}
+
 void BpeModel::split_into_symbols(std::string_view word, std::vector<std::int32_t>& symbols) const {
   symbols.reserve(word.size());
-  bool after_unknown = false;
-  const auto add = [&](std::int32_t id) {
-    if (id >= 0) {
-      symbols.push_back(id);
-    } else if (unknown_id_ >= 0 && !(after_unknown && fuse_unknown_)) {
+  // An unknown character waits for the next that is known: byte tokens in between come before it,
+  // as `tokenizers` has it.
+  bool has_unknown = false;
+  const auto put_unknown = [&] {
+    if (has_unknown) {
       symbols.push_back(unknown_id_);
     }
-    after_unknown = id < 0;
+    has_unknown = false;
   };
-  if (is_byte_level_) {
-    for (const char c : word) {
-      add(byte_ids_[static_cast<std::uint8_t>(c)]);
-    }
-    return;
-  }
   for (std::size_t offset = 0; offset < word.size();) {
-    const std::size_t length = utf8_length(word, offset);
-    const auto found = ids_.find(word.substr(offset, length));
-    add(found == ids_.end() ? -1 : found->second);
+    const std::size_t length = is_byte_level_ ? 1 : utf8_length(word, offset);
+    const std::string_view character = word.substr(offset, length);
     offset += length;
+    std::int32_t id = -1;
+    if (is_byte_level_) {
+      id = byte_ids_[static_cast<std::uint8_t>(character[0])];
+    } else if (const auto found = ids_.find(character); found != ids_.end()) {
+      id = found->second;
+    }
+    if (id >= 0) {
+      put_unknown();
+      symbols.push_back(id);
+    } else if (!(byte_fallback_ && append_bytes(character, symbols)) && unknown_id_ >= 0) {
+      if (!fuse_unknown_) {
+        put_unknown();
+      }
+      has_unknown = true;
+    }
   }
+  put_unknown();
 }
 
 void BpeModel::merge_short(std::vector<std::int32_t>& symbols) const {

@@ -64,6 +64,7 @@ struct BpeDescription {
   std::optional<std::string> unknown_token;
   bool fuse_unknown = false;
   bool ignore_merges = false;  ///< a word that is a token is that token, whatever the merges say
+  bool byte_fallback = false;  ///< an unknown character is the tokens "<0x41>" of its bytes
   bool is_byte_level = false;  ///< words are bytes (the ByteLevel alphabet), not characters
   std::string place;           ///< "FILE: /model" for messages
 };
@@ -86,6 +87,7 @@ class BpeModel {
   /// 1 + the largest id.
   [[nodiscard]] std::int32_t id_end() const { return static_cast<std::int32_t>(tokens_.size()); }
   [[nodiscard]] std::size_t num_merges() const { return num_merges_; }
+  [[nodiscard]] bool has_byte_fallback() const { return byte_fallback_; }
 
  private:
   struct Merge {
@@ -98,6 +100,7 @@ class BpeModel {
   [[nodiscard]] const Merge* find_merge(std::int32_t left, std::int32_t right) const;
   void add_merge(const Merge& merge);
   void read_merges(const BpeDescription& description);
+  bool append_bytes(std::string_view character, std::vector<std::int32_t>& symbols) const;
   void split_into_symbols(std::string_view word, std::vector<std::int32_t>& symbols) const;
   void merge_short(std::vector<std::int32_t>& symbols) const;
   void merge_long(std::vector<std::int32_t>& symbols) const;
@@ -105,6 +108,7 @@ class BpeModel {
   bool is_byte_level_ = false;
   bool ignore_merges_ = false;
   bool fuse_unknown_ = false;
+  bool byte_fallback_ = false;
   std::int32_t unknown_id_ = -1;
   TextMap<std::int32_t> ids_;          // text as in the file -> id
   std::vector<std::string> tokens_;    // id -> text as in the file

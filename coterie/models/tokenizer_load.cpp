@@ -6,7 +6,7 @@
 
 #include "coterie/base/error.hpp"
 #include "coterie/base/file.hpp"
-#include "coterie/base/json.hpp"
+#include "coterie/models/tokenizer_json.hpp"
 #include "coterie/models/tokenizer_parts.hpp"
 
 namespace coterie::models {
@@ -19,47 +19,6 @@ constexpr std::string_view kByteLevelPattern =
 std::string whitespace_pattern() {
   const std::string word(kRustWord);
   return "[" + word + "]+|[^\\s" + word + "]+";
-}
-
-bool is_set(const JsonReader& reader, const std::string& key) {
-  return reader.has(key) && !reader.value().at(key).is_null();
-}
-
-bool flag_of(const JsonReader& reader, const std::string& key, bool otherwise) {
-  return is_set(reader, key) ? reader.at(key).as_bool() : otherwise;
-}
-
-std::string type_of(const JsonReader& reader) {
-  return reader.at("type").as_string();
-}
-
-[[noreturn]] void refuse_component(const JsonReader& reader, std::string_view what,
-                                   const std::string& type, std::string_view known) {
-  fail(ErrorCode::kUnsupported, reader.place(), ": the ", what, " ", type,
-       " is not supported; known are ", known);
-}
-
-/// Calls visit(step) for a component, or for each of its members if it is a Sequence.
-template <typename Visit>
-void for_each_step(const JsonReader& reader, const std::string& members, const Visit& visit) {
-  if (type_of(reader) != "Sequence") {
-    visit(reader);
-    return;
-  }
-  const JsonReader list = reader.at(members);
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    for_each_step(list.at(i), members, visit);
-  }
-}
-
-/// {"String": "x"} or {"Regex": "x"} as a pattern.
-Regex pattern_of(const JsonReader& reader) {
-  if (reader.has("String")) {
-    const std::string text = reader.at("String").as_string();
-    COTERIE_REQUIRE(!text.empty(), reader.place(), ": the pattern is empty");
-    return {Regex::escape(text), reader.place()};
-  }
-  return {reader.at("Regex").as_string(), reader.place()};
 }
 
 NormalizerStep read_normalizer_step(const JsonReader& reader) {
@@ -124,9 +83,15 @@ SplitStep read_split_step(const JsonReader& reader) {
   } else if (type == "WhitespaceSplit") {
     step.pattern.emplace("\\s", reader.place());
     step.behavior = SplitBehavior::kRemoved;
+  } else if (type == "Metaspace") {
+    step.metaspace = one_character(reader.at("replacement"));
+    step.prepend_scheme = prepend_scheme_of(reader);
+    step.cuts = flag_of(reader, "split", true);
+    step.pattern.emplace(Regex::escape(step.metaspace), reader.place());
+    step.behavior = SplitBehavior::kMergedWithNext;
   } else {
     refuse_component(reader, "pre-tokenizer", type,
-                     "ByteLevel, Split, Digits, Whitespace, WhitespaceSplit, Sequence");
+                     "ByteLevel, Split, Digits, Whitespace, WhitespaceSplit, Metaspace, Sequence");
   }
   return step;
 }
@@ -156,10 +121,6 @@ void refuse_model_options(const JsonReader& model) {
   const std::string type = is_set(model, "type") ? type_of(model) : "BPE";
   if (type != "BPE") {
     refuse_component(model, "model", type, "BPE");
-  }
-  if (flag_of(model, "byte_fallback", false)) {
-    fail(ErrorCode::kUnsupported, model.place(),
-         "/byte_fallback: true (SentencePiece-style models) is not supported yet");
   }
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (is_set(model, affix) && !model.at(affix).as_string().empty()) {
@@ -194,6 +155,11 @@ BpeDescription read_model(const JsonReader& model, bool is_byte_level) {
   description.is_byte_level = is_byte_level;
   description.fuse_unknown = flag_of(model, "fuse_unk", false);
   description.ignore_merges = flag_of(model, "ignore_merges", false);
+  description.byte_fallback = flag_of(model, "byte_fallback", false);
+  if (description.byte_fallback && is_byte_level) {
+    fail(ErrorCode::kUnsupported, model.place(),
+         "/byte_fallback: true beside a ByteLevel pre-tokenizer is not supported");
+  }
   if (is_set(model, "unk_token")) {
     description.unknown_token = model.at("unk_token").as_string();
   }
@@ -247,7 +213,9 @@ struct TokenizerLoader {
     }
     make_decoder(root, *parts);
     parts->summary = join_message(
-        parts->is_byte_level ? "byte-level BPE, " : "BPE, ",
+        parts->is_byte_level               ? "byte-level BPE, "
+        : parts->model.has_byte_fallback() ? "BPE with byte fallback, "
+                                           : "BPE, ",
         std::count_if(parts->kind.begin(), parts->kind.end(), [](char kind) { return kind != 0; }),
         " tokens, ", parts->model.num_merges(), " merges");
     return Tokenizer(std::move(parts));
@@ -316,11 +284,9 @@ struct TokenizerLoader {
   static void make_decoder(const JsonReader& root, Tokenizer::Parts& parts) {
     parts.joins_with_spaces = !is_set(root, "decoder");
     if (!parts.joins_with_spaces) {
-      for_each_step(root.at("decoder"), "decoders", [](const JsonReader& step) {
-        if (type_of(step) != "ByteLevel") {
-          refuse_component(step, "decoder", type_of(step), "ByteLevel, Sequence");
-        }
-      });
+      for_each_step(root.at("decoder"), "decoders",
+                    [&](const JsonReader& step) { parts.decoder.add(step); });
+      parts.uses_steps = !parts.decoder.is_byte_level();
     }
     std::int32_t end = parts.model.id_end();
     for (const AddedToken& token : parts.added_tokens) {
@@ -337,8 +303,9 @@ struct TokenizerLoader {
     const ByteAlphabet alphabet;
     const auto set = [&](std::int32_t id, const std::string& token, char kind) {
       const auto index = static_cast<std::size_t>(id);
-      parts.decoded[index] =
-          parts.joins_with_spaces ? token : alphabet.to_bytes(token).value_or(token);
+      parts.decoded[index] = parts.joins_with_spaces || parts.uses_steps
+                                 ? token
+                                 : alphabet.to_bytes(token).value_or(token);
       parts.kind[index] = kind;
     };
     for (std::int32_t id = 0; id < parts.model.id_end(); ++id) {

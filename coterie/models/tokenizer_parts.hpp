@@ -14,6 +14,8 @@
 #include "coterie/models/tokenizer.hpp"
 #include "coterie/models/tokenizer_added.hpp"
 #include "coterie/models/tokenizer_bpe.hpp"
+#include "coterie/models/tokenizer_decoder.hpp"
+#include "coterie/models/tokenizer_json.hpp"
 #include "coterie/models/tokenizer_regex.hpp"
 #include "coterie/models/tokenizer_unicode.hpp"
 
@@ -35,8 +37,10 @@ struct SplitStep {
   std::optional<Regex> pattern;  ///< nothing: the matches are single numeric characters (Digits)
   SplitBehavior behavior = SplitBehavior::kIsolated;
   bool invert = false;  ///< what the pattern does not match counts as the match
-  bool cuts = true;     ///< false: ByteLevel without its pattern, which only adds the prefix
+  bool cuts = true;     ///< false: ByteLevel or Metaspace that only add their prefix
   bool add_prefix_space = false;
+  std::string metaspace;  ///< Metaspace: the character that stands for a space
+  PrependScheme prepend_scheme = PrependScheme::kNever;
 };
 
 /// Pieces of a text during pre-tokenization; views into the text or into `owned`.
@@ -45,6 +49,7 @@ struct Pieces {
   std::vector<std::string_view> next;
   std::deque<std::string> owned;
   std::vector<ByteRange> matches;
+  bool begin_text = true;  ///< whether the first of them is the beginning of the text
 };
 
 /// Applies one step to all pieces.
@@ -66,8 +71,10 @@ struct Tokenizer::Parts {
   TextMap<std::int32_t> added_ids;
   std::vector<std::int32_t> prefix;  // special tokens before and after every text
   std::vector<std::int32_t> suffix;
-  bool joins_with_spaces = false;    // decode without a decoder
-  std::vector<std::string> decoded;  // id -> what it adds to a decoded text
+  bool joins_with_spaces = false;  // decode without a decoder
+  bool uses_steps = false;         // decode by `decoder`, else tokens add `decoded` alone
+  DecoderSteps decoder;
+  std::vector<std::string> decoded;  // id -> what it adds to a decoded text, or its text
   std::vector<char> kind;            // id -> 0: no token, 1: a token, 2: a special token
   std::string summary;
 

@@ -93,25 +93,32 @@ void cut(std::string_view piece, const SplitStep& step, Pieces& pieces) {
   }
 }
 
-std::string replace_all(std::string_view text, const Regex& pattern, std::string_view replacement) {
-  std::vector<ByteRange> matches;
-  pattern.find_all(text, matches);
+/// Spaces become `step.metaspace`, with one more in front where the scheme wants it.
+std::string with_metaspaces(const SplitStep& step, std::string_view piece, bool begins_text) {
   std::string out;
-  std::size_t done = 0;
-  for (const ByteRange& match : matches) {
-    out += text.substr(done, match.begin - done);
-    out += replacement;
-    done = match.end;
+  for (const char c : piece) {
+    if (c == ' ') {
+      out += step.metaspace;
+    } else {
+      out += c;
+    }
   }
-  out += text.substr(done);
-  return out;
+  const bool prepends = step.prepend_scheme == PrependScheme::kAlways ||
+                        (step.prepend_scheme == PrependScheme::kFirst && begins_text);
+  return prepends && !out.empty() && !out.starts_with(step.metaspace) ? step.metaspace + out : out;
 }
 
 }  // namespace
 
 void apply_split(const SplitStep& step, Pieces& pieces) {
   pieces.next.clear();
+  bool begins_text = pieces.begin_text;
   for (std::string_view piece : pieces.views) {
+    if (!step.metaspace.empty()) {
+      pieces.owned.push_back(with_metaspaces(step, piece, begins_text));
+      piece = pieces.owned.back();
+    }
+    begins_text = false;
     if (step.add_prefix_space && piece.front() != ' ') {
       pieces.owned.push_back(" " + std::string(piece));
       piece = pieces.owned.back();

@@ -2,6 +2,7 @@
 """Our tokenizer gives the ids and texts of Hugging Face's `tokenizers`. COTERIE_PROBE: the probe."""
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,56 @@ class Equality(unittest.TestCase):
             with self.subTest(kind=name):
                 tokenizer = texts.train(name)
                 self.check(tokenizer, tokenizer.to_str(), lines + texts.random_texts(COUNT, seed))
+
+    def check_streams(self, tokenizer, tokenizer_json, seed):
+        """Ids one by one: texts, texts cut anywhere, and ids at random."""
+        rng = random.Random(seed)
+        lists = [[]]
+        for line in texts.PARAGRAPHS + texts.random_texts(40, seed):
+            ids = tokenizer.encode(line).ids
+            lists += [ids, ids[rng.randrange(len(ids) + 1):], ids[:rng.randrange(len(ids) + 1)]]
+        known = list(tokenizer.get_vocab().values())
+        special = [tokenizer.token_to_id(token) for token in texts.BYTES if tokenizer.token_to_id(token) is not None]
+        for count in range(150):
+            lists.append([rng.choice(special if special and rng.random() < 0.6 else known) for _ in range(count % 30)])
+        for ids, answer in zip(lists, probe(tokenizer_json, lists), strict=True):
+            wanted = tokenizer.decode(ids)
+            tokens = [tokenizer.id_to_token(i) for i in ids]
+            self.assertEqual(answer["text"], wanted, tokens)
+            self.assertEqual("".join(answer["pushed"]), wanted, tokens)
+            self.assertEqual("".join(answer["pushed_with_special"]),
+                             tokenizer.decode(ids, skip_special_tokens=False), tokens)
+
+    def test_sentencepiece_files(self):
+        lines = texts.PARAGRAPHS + ["\n".join(texts.PARAGRAPHS), "[INST] a lazy dog  <mask> <s>x[INST]\u2581 \u2581y",
+                                    "\u2581", " \u2581", "lazy dog lazy dogs", "<0x41><0xZZ>", "<unk>\u00ff\U0001f600"]
+        for seed, name in enumerate(texts.sentencepiece_kinds()):
+            with self.subTest(kind=name):
+                document = texts.train_sentencepiece(name)
+                tokenizer = Tokenizer.from_str(document)
+                self.check(tokenizer, document, lines + texts.random_texts(COUNT, 70 + seed))
+                self.check_streams(tokenizer, document, seed)
+
+    def test_streams_of_every_kind(self):
+        for seed, name in enumerate(texts.kinds()):
+            with self.subTest(kind=name):
+                tokenizer = texts.train(name)
+                self.check_streams(tokenizer, tokenizer.to_str(), seed)
+
+    def test_streams_hold_nothing_back_that_is_whole(self):
+        # A character of several tokens comes with its last one; ASCII comes at once.
+        tokenizer = texts.train("gpt2")
+        ids = tokenizer.encode("plain \U0001f3f3 text").ids
+        pushed = probe(tokenizer.to_str(), [ids])[0]["pushed"]
+        self.assertIn("", pushed[:-1])
+        self.assertEqual(pushed[-1], "")
+        self.assertFalse(any("\ufffd" in part for part in pushed))
+        document = texts.train_sentencepiece("mixtral")
+        tokenizer = Tokenizer.from_str(document)
+        ids = tokenizer.encode("plain \U0001f3f3 text").ids
+        pushed = probe(document, [ids])[0]["pushed"]
+        self.assertEqual(pushed[-1], "")
+        self.assertTrue(any("\U0001f3f3" in part for part in pushed))
 
     def test_merges_written_as_strings(self):
         tokenizer = texts.train("qwen")

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // tokenizer_probe TOKENIZER.json: every line of standard input is a JSON string; prints for each a
 // line {"ids": [...], "plain": [...], "text": "..."}: its ids, its ids without special tokens, and
-// the first decoded. tokenizer_probe TOKENIZER.json FILE: encodes FILE five times and prints MB/s
-// of processor time.
+// the first decoded; or a list of ids, which are decoded, also one by one: {"text", "pushed"}.
+// tokenizer_probe TOKENIZER.json FILE: encodes FILE five times and prints MB/s of processor time.
 #include <algorithm>
 #include <ctime>
 #include <iostream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "coterie/base/error.hpp"
 #include "coterie/base/file.hpp"
 #include "coterie/base/json.hpp"
+#include "coterie/models/streaming_decoder.hpp"
 #include "coterie/models/tokenizer.hpp"
 
 namespace {
@@ -31,6 +34,23 @@ void measure(const coterie::models::Tokenizer& tokenizer, const std::string& fil
             << " MB/s\n";
 }
 
+/// Throws where a push gives broken text: dump() checks it.
+void print_decoded(const coterie::models::Tokenizer& tokenizer,
+                   const std::vector<std::int32_t>& ids) {
+  coterie::Json out;
+  for (const bool skip : {true, false}) {
+    coterie::models::StreamingDecoder stream(tokenizer, skip);
+    coterie::Json pushed = coterie::Json::array();
+    for (const std::int32_t id : ids) {
+      pushed.push_back(stream.push(id));
+    }
+    pushed.push_back(stream.finish());
+    out[skip ? "pushed" : "pushed_with_special"] = std::move(pushed);
+    out[skip ? "text" : "with_special"] = tokenizer.decode(ids, skip);
+  }
+  std::cout << out.dump() << "\n";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -41,7 +61,12 @@ int main(int argc, char** argv) {
       return 0;
     }
     for (std::string line; std::getline(std::cin, line);) {
-      const auto text = coterie::parse_json(line, "input").get<std::string>();
+      const coterie::Json asked = coterie::parse_json(line, "input");
+      if (asked.is_array()) {
+        print_decoded(tokenizer, asked.get<std::vector<std::int32_t>>());
+        continue;
+      }
+      const auto text = asked.get<std::string>();
       const auto ids = tokenizer.encode(text);
       coterie::Json out;
       out["ids"] = ids;

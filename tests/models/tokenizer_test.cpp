@@ -12,6 +12,7 @@
 
 #include "coterie/base/error.hpp"
 #include "coterie/base/json.hpp"
+#include "coterie/models/streaming_decoder.hpp"
 #include "coterie/models/tokenizer_regex.hpp"
 #include "coterie/models/tokenizer_unicode.hpp"
 #include "tests/folders.hpp"
@@ -149,10 +150,104 @@ TEST(Tokenizer, RefusesWhatItDoesNotKnowByName) {
   expect_refusal(unsupported, with("/model/end_of_word_suffix", "</w>"), "end_of_word_suffix");
   expect_refusal(unsupported, with("/normalizer", Json{{"type", "BertNormalizer"}}),
                  "BertNormalizer");
-  expect_refusal(unsupported, with("/pre_tokenizer", Json{{"type", "Metaspace"}}), "Metaspace");
+  expect_refusal(unsupported, with("/pre_tokenizer", Json{{"type", "BertPreTokenizer"}}),
+                 "BertPreTokenizer");
+  const Json two = {{"type", "Metaspace"}, {"replacement", "__"}, {"prepend_scheme", "first"}};
+  expect_refusal(ErrorCode::kBadInput, with("/pre_tokenizer", two), "one character");
+  Json twice = two;
+  twice["replacement"] = "_";
+  twice["prepend_scheme"] = "second";
+  expect_refusal(ErrorCode::kBadInput, with("/pre_tokenizer", twice), "always, first or never");
   expect_refusal(unsupported, with("/decoder", Json{{"type", "WordPiece"}}), "WordPiece");
   expect_refusal(unsupported, with("/post_processor", Json{{"type", "BertProcessing"}}),
                  "BertProcessing");
+}
+
+TEST(StreamingDecoder, GivesWholeCharactersOnly) {
+  const Tokenizer tokenizer = make(file_of("llama3"));
+  const std::string text = "a \xF0\x9F\x8F\xB3 b";
+  StreamingDecoder stream(tokenizer);
+  std::string all;
+  for (const std::int32_t id : tokenizer.encode(text, false)) {
+    const std::string part = stream.push(id);
+    EXPECT_EQ(find_invalid_utf8(part), part.size());
+    EXPECT_EQ(part.find("\xEF\xBF\xBD"), std::string::npos);
+    all += part;
+  }
+  EXPECT_EQ(all, text);
+  EXPECT_EQ(stream.finish(), "");
+}
+
+TEST(StreamingDecoder, ABadIdIsRefusedAndTheRestGoesOn) {
+  const Tokenizer tokenizer = make(file_of("llama3"));
+  const std::vector<std::int32_t> ids = tokenizer.encode("\xF0\x9F\x8F\xB3", false);
+  ASSERT_GT(ids.size(), 1U);
+  StreamingDecoder stream(tokenizer);
+  EXPECT_EQ(stream.push(ids[0]), "");
+  for (const std::int32_t id : {-1, tokenizer.vocab_size()}) {
+    const std::string message = message_of(ErrorCode::kBadInput, [&] { stream.push(id); });
+    EXPECT_NE(message.find("id " + std::to_string(id)), std::string::npos) << message;
+  }
+  std::string all;
+  for (std::size_t i = 1; i < ids.size(); ++i) {
+    all += stream.push(ids[i]);
+  }
+  EXPECT_EQ(all, "\xF0\x9F\x8F\xB3");
+  // A text that ends within a character, then another text.
+  EXPECT_EQ(stream.push(ids[0]), "");
+  EXPECT_EQ(stream.finish(), "\xEF\xBF\xBD");
+  EXPECT_EQ(stream.finish(), "");
+  EXPECT_EQ(stream.push(tokenizer.encode("x", false)[0]), "x");
+}
+
+/// As files converted from SentencePiece are: "\u2581" is a space, bytes are tokens 4 to 259.
+Json sentencepiece_file() {
+  const std::string space = "\xE2\x96\x81";
+  Json vocabulary = {{"<unk>", 0}, {"<s>", 1}, {space, 2}, {"a", 3}, {space + "a", 260}};
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    vocabulary[std::string("<0x") + kDigits[byte / 16] + kDigits[byte % 16] + ">"] = 4 + byte;
+  }
+  return {{"added_tokens", Json::array()},
+          {"pre_tokenizer",
+           {{"type", "Metaspace"},
+            {"replacement", space},
+            {"prepend_scheme", "first"},
+            {"split", false}}},
+          {"decoder",
+           {{"type", "Sequence"},
+            {"decoders",
+             {{{"type", "Replace"}, {"pattern", {{"String", space}}}, {"content", " "}},
+              {{"type", "ByteFallback"}},
+              {{"type", "Fuse"}},
+              {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
+          {"model",
+           {{"type", "BPE"},
+            {"byte_fallback", true},
+            {"fuse_unk", true},
+            {"unk_token", "<unk>"},
+            {"vocab", vocabulary},
+            {"merges", Json::array({space + " a"})}}}};
+}
+
+TEST(Tokenizer, SpacesAndUnknownCharactersAsInSentencePiece) {
+  const Tokenizer tokenizer = make(sentencepiece_file());
+  EXPECT_EQ(tokenizer.encode("a a\xC3\xA9"), (Ids{260, 260, 4 + 0xC3, 4 + 0xA9}));
+  EXPECT_EQ(tokenizer.encode(" a"), (Ids{260}));
+  EXPECT_TRUE(tokenizer.encode("").empty());
+  EXPECT_EQ(tokenizer.decode(Ids{260, 260, 4 + 0xC3, 4 + 0xA9}), "a a\xC3\xA9");
+  // A run of bytes that is no UTF-8: each is U+FFFD, and a stream waits for the end of the run.
+  EXPECT_EQ(tokenizer.decode(Ids{3, 4 + 0xC3, 4 + 'x', 3}),
+            "a\xEF\xBF\xBD\xEF\xBF\xBD"
+            "a");
+  StreamingDecoder stream(tokenizer);
+  EXPECT_EQ(stream.push(260), "a");
+  EXPECT_EQ(stream.push(4 + 0xC3), "");
+  EXPECT_EQ(stream.push(4 + 0xA9), "");
+  EXPECT_EQ(stream.push(260), "\xC3\xA9 a");
+  EXPECT_EQ(stream.push(4 + 0xC3), "");
+  EXPECT_EQ(stream.finish(), "\xEF\xBF\xBD");
+  EXPECT_EQ(stream.push(260), "a");
 }
 
 TEST(Tokenizer, RefusesDamagedFiles) {

@@ -145,6 +145,56 @@ def train(name, vocab_size=1200):
     return tokenizer
 
 
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+UNTIL_SPACE = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+
+
+def sentencepiece_kinds():
+    """Name -> (normalizer, pre-tokenizer, decoder, byte tokens, model options), as files converted from
+    SentencePiece are written (Mixtral's, Llama 2's) and their relatives."""
+    space = "\u2581"
+    legacy = normalizers.Sequence([normalizers.Prepend(space), normalizers.Replace(" ", space)])
+    metaspace = pre_tokenizers.Metaspace
+    steps = decoders.Sequence(UNTIL_SPACE)
+    fallback = {"byte_fallback": True, "fuse_unk": True}
+    return {
+        "mixtral": (legacy, None, steps, BYTES, fallback),
+        "mixtral_fast": (None, metaspace(split=False, prepend_scheme="first"), steps, BYTES, fallback),
+        "metaspace_words": (None, metaspace(), decoders.Metaspace(), [], {"fuse_unk": False}),
+        "metaspace_never": (None, metaspace(prepend_scheme="never"), decoders.Metaspace(prepend_scheme="never"),
+                            BYTES, {"byte_fallback": True, "ignore_merges": True}),
+        # Bytes of two-byte characters alone: longer ones are unknown.
+        "some_bytes": (legacy, None, decoders.Sequence(UNTIL_SPACE[:3]), BYTES[0x80:0xE0], fallback),
+        "bytes_unfused": (normalizers.NFKC(), metaspace(split=False), decoders.Sequence(
+            [decoders.ByteFallback(), decoders.Metaspace()]), BYTES[::-1],
+            {"byte_fallback": True, "fuse_unk": False}),
+    }
+
+
+def train_sentencepiece(name, vocab_size=900):
+    """A tokenizer.json of one of these kinds: few characters are in the vocabulary."""
+    normalizer, pre_tokenizer, decoder, byte_tokens, options = sentencepiece_kinds()[name]
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", **options))
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    if pre_tokenizer is not None:
+        tokenizer.pre_tokenizer = pre_tokenizer
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, limit_alphabet=120,
+                                  special_tokens=["<unk>", "<s>", "</s>"], max_token_length=12)
+    tokenizer.train_from_iterator([line for line in PARAGRAPHS[:20] * 3 if line], trainer)
+    tokenizer.add_tokens([AddedToken("[INST]", normalized=False), AddedToken("<mask>", lstrip=True, special=True),
+                          AddedToken("lazy dog", normalized=True)])
+    tokenizer.decoder = decoder
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    document = json.loads(tokenizer.to_str())
+    vocabulary = document["model"]["vocab"]
+    first = len(vocabulary)
+    for token in document["added_tokens"]:  # those outside the vocabulary come behind it
+        token["id"] += len(byte_tokens) if token["id"] >= first else 0
+    vocabulary.update({token: first + i for i, token in enumerate(byte_tokens)})
+    return json.dumps(document)
+
+
 def merges_as_strings(text):
     """The same tokenizer.json with merges written the old way: "a b" instead of ["a", "b"]."""
     document = json.loads(text)
