@@ -7,3 +7,4 @@
 #include "coterie/run/nn/hooks.hpp"
 #include "coterie/run/nn/moe_layer.hpp"
 #include "coterie/run/nn/moe_layer_options.hpp"
+#include "coterie/run/nn/routed_experts.hpp"
