@@ -115,10 +115,15 @@ void add_statistics(LayerStatistics& sum, const nn::MoEStatistics& moe) {
   routing.num_dropped_picks += moe.routing.num_dropped_picks;
   routing.num_dropped_tokens += moe.routing.num_dropped_tokens;
   routing.num_bad_tokens += moe.routing.num_bad_tokens;
-  routing.picks_per_expert.resize(moe.routing.picks_per_expert.size());
-  for (std::size_t e = 0; e < moe.routing.picks_per_expert.size(); ++e) {
-    routing.picks_per_expert[e] += moe.routing.picks_per_expert[e];
-  }
+  routing.num_pruned_tokens += moe.routing.num_pruned_tokens;
+  const auto add = [](std::vector<std::int64_t>& total, const std::vector<std::int64_t>& picks) {
+    total.resize(picks.size());
+    for (std::size_t e = 0; e < picks.size(); ++e) {
+      total[e] += picks[e];
+    }
+  };
+  add(routing.picks_per_expert, moe.routing.picks_per_expert);
+  add(routing.unpruned_picks_per_expert, moe.routing.unpruned_picks_per_expert);
   sum.bytes_sent +=
       static_cast<std::int64_t>(moe.bytes_metadata + moe.bytes_dispatch + moe.bytes_combine);
   sum.rows_sent += moe.num_replicas;

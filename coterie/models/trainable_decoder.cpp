@@ -199,7 +199,9 @@ void TrainableDecoder::State::keep_first_shard_biases() {
 /// Sums what the ranks saw over the world: one message.
 StepResult TrainableDecoder::State::summed_result() {
   const std::vector<std::int32_t>& layers = config_.model.moe_layers;
-  const auto width = static_cast<std::size_t>(config_.model.num_experts) + 6;
+  constexpr std::size_t kCounts = 7;
+  const auto num_experts = static_cast<std::size_t>(config_.model.num_experts);
+  const std::size_t width = kCounts + num_experts * (options_.pruning ? 2 : 1);
   std::vector<std::int64_t> table(layers.size() * width);
   for (const LayerStatistics& own : statistics_) {
     const auto place = std::ranges::lower_bound(layers, own.layer) - layers.begin();
@@ -207,10 +209,11 @@ StepResult TrainableDecoder::State::summed_result() {
     const gates::RoutingStatistics& routing = own.routing;
     for (const std::int64_t value :
          {own.bytes_sent, own.rows_sent, routing.num_tokens, routing.num_dropped_picks,
-          routing.num_dropped_tokens, routing.num_bad_tokens}) {
+          routing.num_dropped_tokens, routing.num_bad_tokens, routing.num_pruned_tokens}) {
       *line++ = value;
     }
-    std::ranges::copy(routing.picks_per_expert, line);
+    line = std::ranges::copy(routing.picks_per_expert, line).out;
+    std::ranges::copy(routing.unpruned_picks_per_expert, line);
   }
   comm::Communicator& world = groups_.world();
   parallel::all_reduce(world, {table.data(), std::ssize(table), parallel::SumType::kInt64},
@@ -230,7 +233,10 @@ StepResult TrainableDecoder::State::summed_result() {
     layer.routing.num_dropped_picks = line[3];
     layer.routing.num_dropped_tokens = line[4];
     layer.routing.num_bad_tokens = line[5];
-    layer.routing.picks_per_expert.assign(line + 6, line + width);
+    layer.routing.num_pruned_tokens = line[6];
+    const std::int64_t* const picks = line + kCounts;
+    layer.routing.picks_per_expert.assign(picks, picks + num_experts);
+    layer.routing.unpruned_picks_per_expert.assign(picks + num_experts, line + width);
     result.layers.push_back(std::move(layer));
   }
   return result;
@@ -315,7 +321,7 @@ void TrainableDecoder::update_selection_biases(const StepResult& step) {
     }
     for (const LayerStatistics& layer : step.layers) {
       if (layer.layer == block->layer()) {
-        block->moe()->gate().update_selection_bias(layer.routing.picks_per_expert);
+        block->moe()->gate().update_selection_bias(layer.routing.router_picks());
       }
     }
   }

@@ -12,6 +12,28 @@ std::size_t moe_index(const ModelConfig& model, std::int64_t layer) {
   return static_cast<std::size_t>(place - model.moe_layers.begin());
 }
 
+std::shared_ptr<const pruning::LayerPruner> pruner_of(const ModelConfig& model, std::int64_t layer,
+                                                      const TrainableOptions& options) {
+  const pruning::Policy& policy = *options.pruning;
+  COTERIE_REQUIRE(!options.placements.empty(), "pruning needs placements");
+  COTERIE_REQUIRE(policy.layers == model.moe_layers, "the pruning policy is for ",
+                  policy.layers.size(), " layers, the model has ", model.moe_layers.size(),
+                  " layers of experts or others");
+  const std::size_t index = moe_index(model, layer);
+  const placement::LayerPlacement& placement = options.placements.at(index);
+  COTERIE_REQUIRE(policy.num_devices == placement.num_devices(), "layer ", layer,
+                  ": the pruning policy is for ", policy.num_devices,
+                  " devices, the placement for ", placement.num_devices());
+  const pruning::SimilarityTable* similarity = nullptr;
+  if (options.similarity) {
+    COTERIE_REQUIRE(options.similarity->layers == model.moe_layers,
+                    "the similarity tables are of other layers than the model's");
+    similarity = &options.similarity->tables[index];
+  }
+  return std::make_shared<pruning::LayerPruner>(placement, policy.options,
+                                                policy.options.budget_of(index), similarity);
+}
+
 nn::MoELayerOptions layer_options(ParameterStore& store, std::int64_t layer,
                                   const TrainableOptions& options) {
   const ModelConfig& model = store.config.model;
@@ -32,6 +54,9 @@ nn::MoELayerOptions layer_options(ParameterStore& store, std::int64_t layer,
   if (sizes.expert * sizes.expert_shard > 1) {
     made.expert_group = &store.groups.expert();
     made.shard_group = &store.groups.expert_shard();
+  }
+  if (options.pruning) {
+    made.pruner = pruner_of(model, layer, options);
   }
   made.forward_chunks = options.forward_chunks;
   made.backward_chunks = options.backward_chunks;
@@ -66,7 +91,8 @@ ExpertPart expert_part(const ParameterStore& store, std::int64_t layer,
   part.width =
       parallel::equal_share_of(model.expert_intermediate_size, sizes.expert_shard, at.expert_shard,
                                name + ": expert_intermediate_size", "expert_shard");
-  if (!options.placements.empty()) {
+  const bool stands_for_all = sizes.expert * sizes.expert_shard == 1;
+  if (!options.placements.empty() && !stands_for_all) {
     const auto& placement = options.placements.at(moe_index(model, layer));
     COTERIE_REQUIRE(placement.num_devices() == sizes.expert, name, ": a placement for ",
                     placement.num_devices(), " devices, expert = ", sizes.expert);

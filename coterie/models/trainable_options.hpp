@@ -4,9 +4,11 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "coterie/plan/placement/placement.hpp"
+#include "coterie/plan/pruning/pruning.hpp"
 #include "coterie/run/gates/gates.hpp"
 #include "coterie/run/kernels/kernels.hpp"
 
@@ -23,7 +25,13 @@ struct TrainableOptions {
   gates::GateOptions gate;
   gates::OrderOptions order;
   /// Where experts live, one an MoE layer, devices = ranks of the expert group; empty: contiguous.
+  /// Without expert parallelism (expert = expert_shard = 1) any number of devices: this process
+  /// computes what they would.
   std::vector<placement::LayerPlacement> placements;
+  /// Limits each token to few devices of `placements`, which must then be given. The layers of the
+  /// policy are the model's MoE layers.
+  std::optional<pruning::Policy> pruning;
+  std::optional<pruning::ModelSimilarity> similarity;  ///< for a policy that replaces by it
 
   int forward_chunks = 1;
   int backward_chunks = 1;

@@ -103,6 +103,32 @@ TEST_P(EveryFamily, EveryLayoutHasTheSameLossAndGradients) {
   }
 }
 
+TEST_P(EveryFamily, PrunedLayoutsHaveTheLossOfOneProcessForAllDevices) {
+  const TrainableConfig config = tiny_config(GetParam());
+  TrainableOptions options = tiny_options();
+  const auto num_experts = static_cast<std::int32_t>(config.model.num_experts);
+  const auto num_layers = config.model.moe_layers.size();
+  options.placements.assign(num_layers, placement::contiguous_placement(num_experts, 4));
+  const Gradients unpruned = gradients_of(config, options, {});
+  options.pruning.emplace();
+  options.pruning->num_devices = 4;
+  options.pruning->layers = config.model.moe_layers;
+  options.pruning->options.layer_budgets.assign(num_layers, pruning::Budget{1});
+  const Gradients expected = gradients_of(config, options, {});
+  EXPECT_NE(expected.loss, unpruned.loss);
+  for (const parallel::LayoutOptions& layout : {parallel::LayoutOptions{4, 1, 4, 1, 1},
+                                                {1, 4, 4, 1, 1},
+                                                {2, 2, 4, 1, 1},
+                                                {2, 1, 1, 1, 2}}) {
+    SCOPED_TRACE(parallel::format_options(layout));
+    const Gradients found = gradients_of(config, options, layout);
+    EXPECT_NEAR(found.loss, expected.loss, 1e-12);
+    expect_equal(found.gradients, expected.gradients, 1e-10);
+  }
+  options.pruning->num_devices = 2;
+  EXPECT_THROW(gradients_of(config, options, {}), Error);
+}
+
 TEST_P(EveryFamily, TenLossesAreTheGoldenOnesAtEveryLayout) {
   TrainingRun run{tiny_config(GetParam()), tiny_options(), {}};
   const auto path = tests::source_dir() / "tests/golden/training_losses.json";

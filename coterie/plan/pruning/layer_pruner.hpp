@@ -49,6 +49,7 @@ class LayerPruner {
              std::span<float> weights) const;
 
   [[nodiscard]] const DeviceLimit& limit() const { return limit_; }
+  [[nodiscard]] Weights weights() const { return weights_; }
 
  private:
   using Devices = std::vector<std::int32_t>;

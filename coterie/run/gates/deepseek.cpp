@@ -46,7 +46,9 @@ class DeepseekGate final : public PickingGate {
     const bool sigmoid = o.score == ScoreFunction::kSigmoid;
     const at::Tensor scores = sigmoid ? row_sigmoid(logits) : at::softmax(logits, 1);
     Choice choice;
-    choice.ids = select_top_k(keep_groups(biased(scores.detach())), o.top_k, execution());
+    const at::Tensor selection = keep_groups(biased(scores.detach()));
+    choice.ids = select_top_k(selection, o.top_k, execution());
+    choice.scores = {selection, scores, o.renormalise, o.scaling};
     choice.weights = scores.gather(1, choice.ids);
     if (o.renormalise) {
       choice.weights = choice.weights / (choice.weights.sum(1, /*keepdim=*/true) + kTiny);

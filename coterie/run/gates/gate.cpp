@@ -78,6 +78,24 @@ at::Tensor Gate::new_weight(const std::string& name, std::int64_t rows, std::int
   return register_parameter(name, values.to(type()));
 }
 
+void Gate::set_pruner(std::shared_ptr<const pruning::LayerPruner> pruner) {
+  if (pruner != nullptr) {
+    fail(ErrorCode::kUnsupported, options_.name, ": a gate of kind ", name_of(options_.kind),
+         " cannot be pruned: its tokens do not pick experts");
+  }
+}
+
+void PickingGate::set_pruner(std::shared_ptr<const pruning::LayerPruner> pruner) {
+  if (selects_within_sequence()) {
+    Gate::set_pruner(std::move(pruner));
+    return;
+  }
+  COTERIE_REQUIRE(pruner == nullptr || pruner->limit().num_experts() == options().num_experts,
+                  options().name, ": the pruning policy is for ", pruner->limit().num_experts(),
+                  " experts, the gate has ", options().num_experts);
+  pruner_ = std::move(pruner);
+}
+
 Routing PickingGate::forward(const TokenBatch& batch) {
   const GateOptions& o = options();
   check_token_batch(batch, o.hidden, o.name);
@@ -88,7 +106,8 @@ Routing PickingGate::forward(const TokenBatch& batch) {
   const at::Tensor raw = logits(batch);
   COTERIE_CHECK(raw.dim() == 2 && raw.size(0) == batch.num_tokens() && raw.size(1) == o.num_experts,
                 o.name, ": logits have shape ", raw.sizes());
-  const bool on_gpu = raw.is_cuda();
+  // Pruning waits for the device anyway, so counts can be had at once.
+  const bool on_gpu = raw.is_cuda() && pruner_ == nullptr;
   routing.usable =
       on_gpu ? usable_tokens(batch, raw) : usable_tokens(batch, raw, routing.statistics);
   routing.logits = at::where(routing.usable.unsqueeze(1), raw, 0.0);
@@ -107,6 +126,9 @@ Routing PickingGate::forward(const TokenBatch& batch) {
   routing.aux_loss = balance_loss(
       batch, {routing.ids, routing.logits, choice.probabilities, routing.usable, o.num_experts},
       o.balance);
+  if (pruner_ != nullptr) {
+    prune_routing(*pruner_, choice.scores, {o.name, execution()}, routing);
+  }
   detach_if_frozen(routing);
   return routing;
 }

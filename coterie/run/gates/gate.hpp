@@ -8,7 +8,9 @@
 #include <memory>
 #include <span>
 
+#include "coterie/plan/pruning/pruning.hpp"
 #include "coterie/run/gates/options.hpp"
+#include "coterie/run/gates/prune_picks.hpp"
 #include "coterie/run/gates/routing.hpp"
 #include "coterie/run/gates/token_batch.hpp"
 #include "coterie/run/kernels/kernels.hpp"
@@ -36,6 +38,12 @@ class Gate : public torch::nn::Module {
   /// Once a step, after the optimizer: `step_picks` [E] counts each expert's picks over the whole
   /// step, all ranks and micro-batches. Does nothing in gates without a selection bias.
   virtual void update_selection_bias(std::span<const std::int64_t> step_picks);
+
+  /// From now on limits each token to few devices by this policy (null: no more). What the router
+  /// learns from balance losses stays what it chose itself. kUnsupported, naming the gate, where
+  /// tokens do not pick or the gate does not tell its scores; kBadInput for another number of
+  /// experts.
+  virtual void set_pruner(std::shared_ptr<const pruning::LayerPruner> pruner);
 
   [[nodiscard]] const GateOptions& options() const { return options_; }
   /// Threads and back end of the products; the pool must outlive the gate and its graphs.
@@ -65,6 +73,7 @@ class PickingGate : public Gate {
  public:
   using Gate::Gate;
   Routing forward(const TokenBatch& batch) final;
+  void set_pruner(std::shared_ptr<const pruning::LayerPruner> pruner) override;
 
  protected:
   struct Choice {
@@ -72,12 +81,17 @@ class PickingGate : public Gate {
     at::Tensor weights;  ///< [T, k], differentiable; not read where the id is -1
     /// [T, E] rows that sum to 1, differentiable: P of the load balance loss.
     at::Tensor probabilities;
+    /// How other experts would have been chosen and weighed; what pruning needs.
+    GateScores scores;
   };
   /// [T, E], any values.
   virtual at::Tensor logits(const TokenBatch& batch) = 0;
   /// `logits` are numbers (rows that are not usable are 0); usable is bool [T].
   virtual Choice choose(const TokenBatch& batch, const at::Tensor& logits,
                         const at::Tensor& usable) = 0;
+
+ private:
+  std::shared_ptr<const pruning::LayerPruner> pruner_;
 };
 
 /// The gate of that kind with new weights. kBadInput as check_gate_options; kCustom too.

@@ -18,6 +18,7 @@
 #include "coterie/run/gates/noise.hpp"
 #include "coterie/run/gates/options.hpp"
 #include "coterie/run/gates/order.hpp"
+#include "coterie/run/gates/prune_picks.hpp"
 #include "coterie/run/gates/router_linear.hpp"
 #include "coterie/run/gates/routing.hpp"
 #include "coterie/run/gates/row_functions.hpp"

@@ -36,7 +36,11 @@ class GshardGate final : public PickingGate {
   Choice choose(const TokenBatch& /*batch*/, const at::Tensor& logits,
                 const at::Tensor& /*usable*/) override {
     const at::Tensor ids = select_top_k(logits, options().top_k, execution());
-    return {ids, at::softmax(logits.gather(1, ids), 1), at::softmax(logits, 1)};
+    const at::Tensor probabilities = at::softmax(logits, 1);
+    return {ids,
+            at::softmax(logits.gather(1, ids), 1),
+            probabilities,
+            {probabilities, probabilities, true}};
   }
 
  private:

@@ -10,6 +10,8 @@ namespace coterie::gates {
 Json to_json(const RoutingStatistics& statistics) {
   return {{"num_tokens", statistics.num_tokens},
           {"picks_per_expert", statistics.picks_per_expert},
+          {"unpruned_picks_per_expert", statistics.unpruned_picks_per_expert},
+          {"num_pruned_tokens", statistics.num_pruned_tokens},
           {"num_dropped_picks", statistics.num_dropped_picks},
           {"num_dropped_tokens", statistics.num_dropped_tokens},
           {"num_bad_tokens", statistics.num_bad_tokens},

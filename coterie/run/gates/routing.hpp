@@ -16,11 +16,18 @@ namespace coterie::gates {
 struct RoutingStatistics {
   std::int64_t num_tokens = 0;                 ///< real tokens, bad ones not counted
   std::vector<std::int64_t> picks_per_expert;  ///< [E] before capacity; SoftMoE: its slots
-  std::int64_t num_dropped_picks = 0;          ///< picks beyond capacity
-  std::int64_t num_dropped_tokens = 0;         ///< real tokens left without any expert
-  std::int64_t num_bad_tokens = 0;             ///< real tokens whose logits are not numbers
-  std::int64_t first_bad_token = -1;           ///< its place in the batch
+  /// [E] what the router chose before a pruning policy changed it; empty without a policy.
+  std::vector<std::int64_t> unpruned_picks_per_expert;
+  std::int64_t num_pruned_tokens = 0;   ///< that a pruning policy changed
+  std::int64_t num_dropped_picks = 0;   ///< picks beyond capacity
+  std::int64_t num_dropped_tokens = 0;  ///< real tokens left without any expert
+  std::int64_t num_bad_tokens = 0;      ///< real tokens whose logits are not numbers
+  std::int64_t first_bad_token = -1;    ///< its place in the batch
 
+  /// What balance is measured by: the router's own choice.
+  [[nodiscard]] const std::vector<std::int64_t>& router_picks() const {
+    return unpruned_picks_per_expert.empty() ? picks_per_expert : unpruned_picks_per_expert;
+  }
   bool operator==(const RoutingStatistics&) const = default;
 };
 
@@ -29,8 +36,10 @@ Json to_json(const RoutingStatistics& statistics);
 /// What a gate decided. Gates of picks fill ids and weights, SoftMoE fills dispatch and combine.
 struct Routing {
   /// int32 [T, k] distinct expert ids by descending selection score, ties to the lowest id; -1: no
-  /// expert (padding, bad tokens, fewer than k).
+  /// expert (padding, bad tokens, fewer than k). Pruned rows are in the policy's order.
   at::Tensor ids;
+  /// As ids, before a pruning policy changed them; undefined without a policy.
+  at::Tensor unpruned_ids;
   /// Picks that each token makes; 0 where experts or slots choose, however many columns ids has.
   std::int64_t top_k = 0;
   at::Tensor weights;  ///< [T, k] fp32 or fp64, differentiable; exactly 0 where the id is -1

@@ -29,7 +29,10 @@ class SigmoidGate final : public PickingGate {
       weights = weights / (weights.sum(1, /*keepdim=*/true) + kTiny);
     }
     const at::Tensor scores = row_sigmoid(logits);
-    return {ids, weights, scores / (scores.sum(1, /*keepdim=*/true) + kTiny)};
+    return {ids,
+            weights,
+            scores / (scores.sum(1, /*keepdim=*/true) + kTiny),
+            {logits, scores, options().renormalise}};
   }
 
  private:

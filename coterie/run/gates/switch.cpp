@@ -34,7 +34,7 @@ class SwitchGate final : public PickingGate {
                 const at::Tensor& /*usable*/) override {
     const at::Tensor ids = select_top_k(logits, 1, execution());
     const at::Tensor probabilities = at::softmax(logits, 1);
-    return {ids, probabilities.gather(1, ids), probabilities};
+    return {ids, probabilities.gather(1, ids), probabilities, {probabilities, probabilities}};
   }
 
  private:

@@ -25,7 +25,10 @@ class TopkSoftmaxGate final : public PickingGate {
     Choice choice;
     choice.ids = select_top_k(logits, options().top_k, execution());
     choice.probabilities = at::softmax(logits, 1);
-    if (options().softmax_over == SoftmaxOver::kSelected) {
+    const bool over_selected = options().softmax_over == SoftmaxOver::kSelected;
+    choice.scores = {choice.probabilities, choice.probabilities,
+                     over_selected || options().renormalise};
+    if (over_selected) {
       choice.weights = at::softmax(logits.gather(1, choice.ids), 1);
       return choice;
     }

@@ -39,6 +39,7 @@ class XmoeGate final : public PickingGate {
     choice.ids = select_top_k(logits, options().top_k, execution());
     choice.probabilities = at::softmax(logits, 1);
     choice.weights = choice.probabilities.gather(1, choice.ids);
+    choice.scores = {choice.probabilities, choice.probabilities, options().renormalise};
     if (options().renormalise) {
       choice.weights = choice.weights / choice.weights.sum(1, /*keepdim=*/true);
     }

@@ -59,6 +59,9 @@ at::Tensor call(const Hook& hook, const at::Tensor& tensor) {
 MoELayerImpl::MoELayerImpl(MoELayerOptions options)
     : torch::nn::Module("MoELayer"), options_(completed(std::move(options))) {
   register_module("gate", options_.gate);
+  if (options_.pruner != nullptr) {
+    options_.gate->set_pruner(options_.pruner);
+  }
   experts_ = register_module("experts", Experts(options_, experts_held(options_)));
   run_ = std::make_shared<ExpertsRun>(options_, experts_->expert_ids());
 }
@@ -96,6 +99,7 @@ MoEResult MoELayerImpl::forward(const gates::TokenBatch& batch) {
   result.counts = rows.counts;
   result.statistics.num_rows = rows.rows.size(0);
   result.ids = rows.ids;
+  result.router_ids = routing.unpruned_ids.defined() ? routing.unpruned_ids : routing.ids;
   result.aux_loss = routing.aux_loss;
   const at::Tensor outputs = run_experts(rows, result.statistics);
   result.y = call(options_.hooks.before_end, options_.order->restore(outputs, started, rows));

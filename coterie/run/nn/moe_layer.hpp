@@ -37,6 +37,8 @@ struct MoEResult {
   at::Tensor y;         ///< [T, H] of x's type
   at::Tensor aux_loss;  ///< scalar to add to the loss, or undefined
   at::Tensor ids;       ///< int32 [R, k] what the experts got, -1: none
+  /// int32 [T, k] what the router chose before pruning and capacity; undefined for SoftMoE.
+  at::Tensor router_ids;
   MoEStatistics statistics;
   /// On a GPU: what statistics.routing still lacks, so that the forward need not wait for the GPU;
   /// gates::add_counts adds it. Undefined: nothing is lacking.

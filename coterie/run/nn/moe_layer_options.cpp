@@ -60,6 +60,8 @@ void check_moe_layer_options(const MoELayerOptions& options) {
                   " experts, the layer has ", options.num_experts);
   COTERIE_REQUIRE(options.gate->options().hidden == options.hidden, name, ": the gate is for ",
                   options.gate->options().hidden, " wide tokens, the layer for ", options.hidden);
+  COTERIE_REQUIRE(options.pruner == nullptr || options.placement.has_value(), name,
+                  ": pruning needs the placement that its policy is for");
   COTERIE_REQUIRE(is_custom == static_cast<bool>(options.expert_factory), name,
                   ": expert_factory and the expert kind custom go together");
   COTERIE_REQUIRE(!options.expert_bias || options.expert_kind == ExpertKind::kGelu ||

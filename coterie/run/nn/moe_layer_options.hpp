@@ -11,6 +11,7 @@
 #include <string>
 
 #include "coterie/plan/placement/placement.hpp"
+#include "coterie/plan/pruning/pruning.hpp"
 #include "coterie/run/comm/comm.hpp"
 #include "coterie/run/exchange/exchange.hpp"
 #include "coterie/run/gates/gates.hpp"
@@ -55,6 +56,8 @@ struct MoELayerOptions {
   std::shared_ptr<gates::Gate> gate;
   std::shared_ptr<const gates::Order> order;  ///< null: the index order without capacity
 
+  /// Limits each token to few devices of the placement, which must then be given. The gate gets it.
+  std::shared_ptr<const pruning::LayerPruner> pruner;
   /// Which device holds which expert. Without: contiguous over the expert group, or one device.
   std::optional<placement::LayerPlacement> placement;
   /// EP: rank r is device r. Null: this process computes all experts, for all devices of the

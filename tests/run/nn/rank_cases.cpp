@@ -117,6 +117,9 @@ MoELayerOptions layer_options(const RankCase& made) {
   options.type = made.type;
   options.initializer_range = 0.4;
   options.initializer_seed = 11;
+  if (made.change_all) {
+    made.change_all(options);
+  }
   return options;
 }
 

@@ -22,8 +22,9 @@ struct RankCase {
   at::ScalarType type = at::kDouble;
   gates::OrderOptions order;
   gates::GateOptions gate;
-  std::function<void(MoELayerOptions&)> change;  ///< of a rank's options
-  std::int64_t num_backwards = 1;                ///< through the same graph
+  std::function<void(MoELayerOptions&)> change;      ///< of a rank's options
+  std::function<void(MoELayerOptions&)> change_all;  ///< of everybody's, the reference's too
+  std::int64_t num_backwards = 1;                    ///< through the same graph
 
   RankCase();
   [[nodiscard]] int num_ranks() const { return num_devices * num_shards; }
