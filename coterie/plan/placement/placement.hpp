@@ -2,6 +2,8 @@
 #pragma once
 
 /// The door of the room: where experts live.
+#include "coterie/plan/placement/drift.hpp"
+#include "coterie/plan/placement/drift_monitor.hpp"
 #include "coterie/plan/placement/layer_placement.hpp"
 #include "coterie/plan/placement/measure.hpp"
 #include "coterie/plan/placement/options.hpp"
