@@ -92,6 +92,8 @@ coterie_room(run/layer
   USES run/exchange run/kernels run/comm run/parallel run/profiling plan/routing plan/cost
        plan/placement plan/pruning plan/schedule
   PURPOSE "the MoE layer without torch: forward, backward, chunks")
+coterie_room(run/migration USES run/layer run/comm plan/placement
+  PURPOSE "experts moved between steps")
 coterie_room(run/nn
   USES run/layer run/exchange run/gates run/kernels run/device run/comm run/parallel plan/placement
        plan/routing plan/pruning plan/schedule
