@@ -16,19 +16,24 @@ namespace coterie::cli {
 namespace {
 
 constexpr const char* kFooter =
-    "Compares the experts of each layer by what the router says of them on your text. Pruning "
-    "with\n"
-    "--replacement similarity replaces an expert by the most similar one that a token may reach.\n"
+    "Compares the experts of each layer on your text: by what the router says of them, or by what\n"
+    "they give for the same tokens (all experts for all tokens: experts / top_k times the work).\n"
+    "Pruning with --replacement similarity replaces an expert by the most similar one that a "
+    "token\n"
+    "may reach.\n"
     "\n"
     "Examples:\n"
     "  coterie similarity --model DIR --text notes.txt --out similarity.json\n"
+    "  coterie similarity --model DIR --text notes.txt --by outputs --max-tokens 4096 --out "
+    "o.json\n"
     "  coterie similarity --model DIR --text notes.txt --measure squared_cosine --out paper.json";
 
 struct SimilarityFlags {
   std::filesystem::path model;
   TextFlags texts;
   std::filesystem::path out;
-  std::string measure = "centred_cosine";
+  std::string by = "router";
+  std::string measure;
   evaluation::SequenceOptions options;
   int num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 };
@@ -57,12 +62,21 @@ void run_similarity(const SimilarityFlags& flags, Console& console) {
   kernels::Threads threads(flags.num_threads);
   models::DecoderOptions options;
   options.execution.threads = &threads;
-  options.keep_router_logits = true;
+  const bool by_outputs = flags.by == "outputs";
+  options.keep_router_logits = !by_outputs;
+  const std::string measure_name = !flags.measure.empty() ? flags.measure
+                                   : by_outputs           ? "cosine"
+                                                          : "centred_cosine";
+  const pruning::Measure measure = pruning::measure_of(measure_name);
+  COTERIE_REQUIRE(!by_outputs || measure != pruning::Measure::kCentredCosine,
+                  "--measure centred_cosine is not defined for --by outputs (cosine and "
+                  "squared_cosine are)");
   models::Decoder decoder(flags.model, options);
   const auto tokenizer = models::Tokenizer::from_file(flags.model / "tokenizer.json");
   const auto domains = evaluation::read_domains(decoder, tokenizer, sources, flags.options);
-  const pruning::ModelSimilarity similarity = evaluation::router_similarity(
-      decoder, domains, flags.options, pruning::measure_of(flags.measure), console);
+  const auto compare = by_outputs ? evaluation::output_similarity : evaluation::router_similarity;
+  const pruning::ModelSimilarity similarity =
+      compare(decoder, domains, flags.options, measure, console);
   pruning::write_similarity(flags.out, similarity);
   std::string text = "layer  similarity to the nearest expert, mean\n";
   Json layers = Json::array();
@@ -76,7 +90,8 @@ void run_similarity(const SimilarityFlags& flags, Console& console) {
   console.print(text + "\n" + std::to_string(similarity.num_tokens) +
                 " tokens: " + flags.out.string() + "\n");
   console.emit({{"similarity", flags.out.string()},
-                {"measure", flags.measure},
+                {"by", flags.by},
+                {"measure", measure_name},
                 {"tokens", similarity.num_tokens},
                 {"layers", layers}});
 }
@@ -89,9 +104,13 @@ void add_similarity(CLI::App& app, Console& console) {
   const auto flags = std::make_shared<SimilarityFlags>();
   command->add_option("--model", flags->model, "folder of the model")->required();
   add_text_flags(*command, flags->texts);
-  command->add_option("--measure", flags->measure, "of router logits over tokens")
-      ->check(CLI::IsMember({"cosine", "centred_cosine", "squared_cosine"}))
+  command->add_option("--by", flags->by, "what is compared: the router's logits, or outputs")
+      ->check(CLI::IsMember({"router", "outputs"}))
       ->capture_default_str();
+  command
+      ->add_option("--measure", flags->measure,
+                   "over tokens (default: centred_cosine; of outputs: cosine)")
+      ->check(CLI::IsMember({"cosine", "centred_cosine", "squared_cosine"}));
   command
       ->add_option("--max-tokens", flags->options.max_tokens,
                    "at most so many tokens of each text; 0: all")

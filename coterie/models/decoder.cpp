@@ -142,13 +142,41 @@ class Decoder::State {
       hidden.add_(mixed);
       if (hook) {
         hook({static_cast<std::int32_t>(layer), static_cast<std::int32_t>(config_.top_k),
-              record_.expert_ids, record_.weights, &record_});
+              record_.expert_ids, record_.weights, &record_,
+              [&] { return output_products(weights, normed); }});
       }
     }
     each_sequence([&](std::size_t s, const kernels::Execution&) {
       rows(normed, s).copy_(rms_norm(rows(hidden, s), weights_.final_norm, config_.rms_norm_eps));
     });
     return normed;
+  }
+
+  /// Inner products of all experts' outputs for x [T, H], in blocks of tokens.
+  [[nodiscard]] Matrix<double> output_products(const LayerWeights& weights,
+                                               const at::Tensor& x) const {
+    constexpr std::int64_t kTokens = 128;  // outputs of all experts at a time
+    const std::int64_t num_experts = config_.num_experts;
+    COTERIE_REQUIRE(options_.communicator == nullptr,
+                    "outputs of all experts need a process that holds all experts");
+    at::Tensor sum = at::zeros({num_experts, num_experts}, at::kDouble);
+    for (std::int64_t begin = 0; begin < x.size(0); begin += kTokens) {
+      const at::Tensor rows = x.slice(0, begin, std::min(x.size(0), begin + kTokens));
+      std::vector<at::Tensor> outputs;
+      for (std::size_t e = 0; e < static_cast<std::size_t>(num_experts); ++e) {
+        const auto halves = at::linear(rows, weights.gate_up[e].to(at::kFloat)).chunk(2, 1);
+        outputs.push_back(
+            at::linear(at::silu(halves[0]) * halves[1], weights.down[e].to(at::kFloat))
+                .flatten()
+                .to(at::kDouble));
+      }
+      const at::Tensor all = at::stack(outputs);  // [E, tokens * H]
+      sum.add_(at::mm(all, all.t()));
+    }
+    const auto size = static_cast<std::size_t>(num_experts);
+    Matrix<double> products(size, size);
+    std::copy_n(sum.const_data_ptr<double>(), size * size, products.values().begin());
+    return products;
   }
 
   /// Logits [T, V] of one sequence of `hidden`, in blocks of rows.

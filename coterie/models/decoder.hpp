@@ -58,6 +58,11 @@ struct LayerRouting {
   /// All that the layer recorded: devices, predicted traffic, rows received. kReference fills only
   /// ids and weights.
   const layer::RoutingRecord* record = nullptr;
+  /// Computes what every expert would give for every token, chosen or not, and returns the inner
+  /// products [E, E] of these outputs, summed over the tokens of the batch in double: what
+  /// pruning::SimilarityProfile::add_products takes. Costs E / top_k times the layer. All experts
+  /// must be in this process (kBadInput). To be called during the hook.
+  std::function<Matrix<double>()> output_products = {};
 };
 /// Called once a MoE layer, in ascending order, during a forward pass. The spans end with the call.
 using RoutingHook = std::function<void(const LayerRouting&)>;

@@ -100,6 +100,24 @@ class Prune(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("similarity", done.stderr)
 
+    def test_outputs_are_compared(self):
+        similarity = self.folder / "outputs.json"
+        told = self.call("similarity", "--model", MODEL, "--text", CODE, "--max-tokens", 64, "--by", "outputs", "--out",
+                         similarity)
+        self.assertEqual((told["by"], told["measure"], told["tokens"]), ("outputs", "cosine", 64))
+        tables = json.loads(similarity.read_text())
+        self.assertEqual(tables["values"], "expert_outputs")
+        for table in tables["tables"]:
+            for i in range(64):
+                self.assertAlmostEqual(table[i][i], 1, places=9)
+            self.assertGreater(max(abs(table[0][j]) for j in range(1, 64)), 1e-3)
+        self.prune("--max-devices", 2, "--replacement", "similarity")
+        self.evaluate("--similarity", similarity)
+        done = coterie("similarity", "--model", MODEL, "--text", CODE, "--by", "outputs", "--measure", "centred_cosine",
+                       "--out", self.folder / "never.json")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("centred_cosine", done.stderr)
+
     def test_refusals(self):
         plain = self.folder / "plain.bin"
         self.call("trace", "--model", MODEL, *self.texts, "--out", plain)
