@@ -155,11 +155,19 @@ Line task_line(const evaluation::TaskScore& score, const evaluation::TaskScore* 
   return line;
 }
 
-/// Every question's result, a JSON line each.
-void write_items(const std::filesystem::path& path,
-                 const std::vector<evaluation::TaskScore>& tasks) {
+/// Every sequence's and every question's result, a JSON line each.
+void write_items(const std::filesystem::path& path, const Scores& scores) {
   AtomicFile file(path);
-  for (const evaluation::TaskScore& task : tasks) {
+  for (const evaluation::DomainScore& domain : scores.domains) {
+    for (std::size_t i = 0; i < domain.bits.size(); ++i) {
+      const Json json = {{"domain", domain.domain},
+                         {"sequence", i},
+                         {"bits", domain.bits[i]},
+                         {"bytes", domain.bytes[i]}};
+      file.write(json.dump() + "\n");
+    }
+  }
+  for (const evaluation::TaskScore& task : scores.tasks) {
     for (std::size_t i = 0; i < task.items.size(); ++i) {
       const evaluation::ItemScore& item = task.items[i];
       Json json = {{"task", task.name}, {"item", i}, {"correct", item.correct}};
@@ -212,7 +220,7 @@ void run_evaluate(const EvaluateFlags& flags, Console& console) {
     document["tasks"].push_back(std::move(line.json));
   }
   if (!flags.items.empty()) {
-    write_items(flags.items, scores.tasks);
+    write_items(flags.items, scores);
   }
   console.print(text);
   console.emit(document);
@@ -230,7 +238,7 @@ void add_evaluate(CLI::App& app, Console& console) {
   command->add_option("--placement", flags->placement, "placement file");
   command->add_option("--pruning", flags->pruning, "policy file of coterie prune");
   command->add_option("--similarity", flags->similarity, "file of coterie similarity");
-  command->add_option("--items", flags->items, "JSON lines to write: the result of every question");
+  command->add_option("--items", flags->items, "JSON lines to write: every sequence and question");
   command
       ->add_option("--max-tokens", flags->options.max_tokens,
                    "at most so many tokens of each text; 0: all")
