@@ -116,6 +116,9 @@ int run_train_job(const TrainJob& job, comm::Communicator& world, Console& conso
   const training::DataShare share{groups.coordinates().data, groups.layout().options().data};
   const training::Workplace place{recipe, *model, data, world, share, progress};
   const training::RunResult result = training::run_training(place, options);
+  if (result.is_complete && job.on_complete) {
+    job.on_complete(*model, place);
+  }
   if (is_root) {
     console.print(summary(result, job));
     console.emit(to_json(result, job));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
+
 #include "cli/console.hpp"
 #include "coterie/run/comm/comm.hpp"
 #include "coterie/training/training.hpp"
@@ -13,6 +15,8 @@ struct TrainJob {
   training::RecipePaths paths;
   training::RunOptions run;
   int num_threads = 1;
+  /// Called on every rank when all steps are done, before the model goes. Collective.
+  std::function<void(training::Model&, const training::Workplace&)> on_complete;
 };
 
 /// One rank's part of the run; rank 0 speaks. Returns the exit code.

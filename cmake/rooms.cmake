@@ -106,7 +106,7 @@ coterie_room(models
   PURPOSE "decoder, checkpoints, tokenizer; one small file a family")
 coterie_room(training
   USES models run/nn run/layer run/gates run/parallel run/comm run/gradients run/profiling run/kernels
-       run/device plan/routing plan/placement plan/cost plan/schedule
+       run/device plan/routing plan/placement plan/pruning plan/cost plan/schedule
   OUTSIDE torch
   PURPOSE "trainer, optimizer, data order, checkpoints that reshard, recipes")
 coterie_room(evaluation

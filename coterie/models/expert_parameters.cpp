@@ -67,6 +67,7 @@ void file_gate(ParameterStore& store, std::int64_t layer, const torch::nn::Modul
     parameter.kind = parallel::ParameterKind::kGate;
     parameter.pieces = {whole_piece(stored + item.key(), item.value().sizes())};
     parameter.has_decay = item.value().dim() > 1;
+    parameter.is_router = true;
     parameter.deviation = store.config.initializer_range;
     // Scalars and vectors (X-MoE's temperature, SoftMoE's scale) keep what the gate gave them.
     parameter.beginning = item.value().dim() > 1 ? Beginning::kNormal : Beginning::kGiven;

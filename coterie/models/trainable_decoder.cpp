@@ -245,6 +245,9 @@ StepResult TrainableDecoder::State::summed_result() {
 void TrainableDecoder::State::reduce_gradients() {
   for (const TrainableParameter& parameter : store_.parameters) {
     at::Tensor value = parameter.value;
+    if (!value.requires_grad()) {  // frozen
+      continue;
+    }
     if (!value.grad().defined()) {
       value.mutable_grad() = at::zeros_like(value);
     }

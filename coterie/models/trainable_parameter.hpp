@@ -39,6 +39,7 @@ struct TrainableParameter {
   parallel::ParameterKind kind = parallel::ParameterKind::kReplicated;
   std::vector<ParameterPiece> pieces;  ///< cover `value` without overlap
   bool has_decay = true;               ///< weight decay applies (matrices, not norms and biases)
+  bool is_router = false;              ///< belongs to a gate
   Beginning beginning = Beginning::kNormal;
   double deviation = 0.02;  ///< of kNormal
 

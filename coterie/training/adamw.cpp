@@ -96,7 +96,8 @@ void update_reference(const Factors<double>& f, at::Tensor value, const at::Tens
 }
 
 bool is_sharded(const Parameter& parameter, const AdamWOptions& options) {
-  return options.shard_state && !parameter.is_expert && parameter.num_replicas() > 1;
+  return options.shard_state && !parameter.is_expert && !parameter.is_frozen &&
+         parameter.num_replicas() > 1;
 }
 
 AdamWState make_state(const Parameter& parameter, const AdamWOptions& options) {
@@ -107,6 +108,9 @@ AdamWState make_state(const Parameter& parameter, const AdamWOptions& options) {
   COTERIE_CHECK(value.dim() >= 1 && value.is_contiguous(), parameter.name, ": shape ",
                 value.sizes(), " is not contiguous");
   AdamWState state;
+  if (parameter.is_frozen) {
+    return state;  // no rows
+  }
   state.num_rows = value.size(0);
   state.is_sharded = is_sharded(parameter, options);
   if (state.is_sharded) {

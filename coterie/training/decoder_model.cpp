@@ -5,7 +5,10 @@
 
 #include "coterie/base/error.hpp"
 #include "coterie/base/json.hpp"
+#include "coterie/plan/placement/placement.hpp"
+#include "coterie/plan/pruning/pruning.hpp"
 #include "coterie/run/device/device.hpp"
+#include "coterie/training/lora.hpp"
 #include "coterie/training/state_files.hpp"
 
 namespace coterie::training {
@@ -18,6 +21,31 @@ at::ScalarType scalar_type_named(const std::string& dtype) {
 /// transformers' name of a type.
 const char* torch_name(const std::string& dtype) {
   return dtype == "fp64" ? "float64" : dtype == "bf16" ? "bfloat16" : "float32";
+}
+
+/// Placement and pruning policy of the recipe; checked against the model that it starts from.
+void add_placement(models::TrainableOptions& options, const Recipe& recipe) {
+  const TuneRecipe& tune = recipe.tune;
+  if (tune.placement.empty()) {
+    return;
+  }
+  const placement::Placement placement = placement::read_placement(tune.placement);
+  const models::ModelConfig model = config_of(recipe).model;
+  std::string fingerprint = placement.model_fingerprint;
+  if (!recipe.start_from.empty() && !fingerprint.empty()) {
+    fingerprint = models::model_fingerprint(models::Checkpoint(recipe.start_from),
+                                            models::read_model_config(recipe.start_from));
+  }
+  options.placements = models::layer_placements(placement, model, fingerprint);
+  if (tune.pruning.empty()) {
+    return;
+  }
+  options.pruning = pruning::read_policy(tune.pruning);
+  if (!tune.similarity.empty()) {
+    options.similarity = pruning::read_similarity(tune.similarity);
+  }
+  pruning::check_same_model(*options.pruning, placement,
+                            options.similarity ? &*options.similarity : nullptr);
 }
 
 models::TrainableOptions options_of(const Recipe& recipe, const kernels::Execution& execution) {
@@ -36,6 +64,7 @@ models::TrainableOptions options_of(const Recipe& recipe, const kernels::Executi
   options.recompute = recipe.recompute;
   options.execution = execution;
   options.reference = recipe.reference;
+  add_placement(options, recipe);
   return options;
 }
 
@@ -63,6 +92,17 @@ std::vector<models::MicroBatch> to_decoder(std::span<const MicroBatch> batches) 
   return result;
 }
 
+/// What a run with that mode leaves as it is.
+bool is_frozen(const models::TrainableParameter& parameter, TuneMode mode) {
+  switch (mode) {
+    case TuneMode::kRouterFrozen: return parameter.is_router;
+    case TuneMode::kExpertsOnly: return !parameter.is_expert();
+    case TuneMode::kFull:
+    case TuneMode::kLora: return false;  // adapters freeze on their own
+  }
+  return false;
+}
+
 class DecoderModel final : public Model {
  public:
   DecoderModel(const Recipe& recipe, parallel::Groups& groups, const kernels::Execution& execution)
@@ -80,6 +120,8 @@ class DecoderModel final : public Model {
       parameter.replicas = group.size() > 1 ? &group : nullptr;
       parameter.is_expert = theirs.is_expert();
       parameter.has_decay = theirs.has_decay;
+      parameter.is_frozen = is_frozen(theirs, recipe.tune.mode);
+      parameter.value.requires_grad_(!parameter.is_frozen);
       check_pieces(parameter.name, parameter.pieces, parameter.value);
       parameters_.push_back(std::move(parameter));
     }
@@ -183,6 +225,9 @@ std::unique_ptr<Model> make_decoder_model(const Recipe& recipe, parallel::Groups
   auto model = std::make_unique<DecoderModel>(recipe, groups, execution);
   if (!start_from.empty()) {
     read_model(start_from, model->parameters(), groups.world());
+  }
+  if (recipe.tune.mode == TuneMode::kLora) {
+    return make_lora_model(std::move(model), recipe.tune.lora, recipe.seed);
   }
   return model;
 }

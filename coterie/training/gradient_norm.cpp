@@ -109,7 +109,7 @@ double global_gradient_norm(std::span<const Parameter> parameters, comm::Communi
   const at::NoGradGuard no_grad;
   std::vector<PieceSquares> mine;
   for (const Parameter& parameter : parameters) {
-    if (parameter.replica() != 0) {
+    if (parameter.replica() != 0 || parameter.is_frozen) {
       continue;
     }
     const at::Tensor gradient = parameter.gradient();

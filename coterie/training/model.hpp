@@ -85,8 +85,15 @@ class Model {
   /// The loss without gradients; sums over all ranks. Sequences may differ in number between ranks,
   /// micro-batches may not.
   virtual LossSum evaluate(std::span<const MicroBatch> micro_batches) = 0;
+  /// The parameters of the model itself where `parameters` are others (adapters): what an exported
+  /// model consists of, brought up to date. Collective like the others.
+  virtual std::span<Parameter> exported_parameters() { return parameters(); }
   /// Writes config.json and what else describes the model into a checkpoint's folder.
   virtual void write_description(const std::filesystem::path& folder) const = 0;
+  /// The same for a folder with the exported parameters.
+  virtual void write_exported_description(const std::filesystem::path& folder) const {
+    write_description(folder);
+  }
   [[nodiscard]] virtual ModelSize size() const = 0;
   /// Bytes that this rank has sent to others so far.
   [[nodiscard]] virtual std::uint64_t bytes_sent() const = 0;

@@ -31,6 +31,8 @@ struct Parameter {
   comm::Communicator* replicas = nullptr;
   bool is_expert = false;
   bool has_decay = true;  ///< weight decay applies
+  bool is_frozen =
+      false;  ///< no gradient, no optimizer state; written into checkpoints all the same
 
   [[nodiscard]] int num_replicas() const { return replicas == nullptr ? 1 : replicas->size(); }
   [[nodiscard]] int replica() const { return replicas == nullptr ? 0 : replicas->rank(); }

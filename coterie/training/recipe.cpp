@@ -139,6 +139,9 @@ void read_outputs(StrictObject& object, Recipe& recipe) {
 
 void read_layers(StrictObject& object, Recipe& recipe) {
   object.read("start_from", recipe.start_from);
+  if (object.has("tune")) {
+    recipe.tune = read_tune_recipe(object.required("tune"));
+  }
   if (object.has("gate")) {
     recipe.gate = gates::gate_options_from_json(object.required("gate"));
   }
@@ -159,6 +162,7 @@ Json to_json(const Recipe& r) {
       {"steps", r.num_steps},
       {"model", r.model},
       {"start_from", r.start_from},
+      {"tune", to_json(r.tune)},
       {"gate", gates::to_json(r.gate)},
       {"order", gates::to_json(r.order)},
       {"compute",

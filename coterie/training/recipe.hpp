@@ -12,6 +12,7 @@
 #include "coterie/training/data_order.hpp"
 #include "coterie/training/learning_rate.hpp"
 #include "coterie/training/token_streams.hpp"
+#include "coterie/training/tune.hpp"
 
 namespace coterie::training {
 
@@ -53,6 +54,7 @@ struct Recipe {
   /// config.json of the model, with Hugging Face's keys; read by the models room.
   Json model = Json::object();
   std::string start_from;  ///< folder of a checkpoint whose weights are the start; "": random
+  TuneRecipe tune;
   /// Of every MoE layer. Sizes, names and streams come from the model.
   gates::GateOptions gate;
   gates::OrderOptions order;

@@ -171,6 +171,37 @@ void write_state(const StateToWrite& state, comm::Communicator& world, Progress&
   world.barrier();
 }
 
+void write_model(const fs::path& folder, std::span<const Parameter> parameters,
+                 const std::function<void(const fs::path&)>& write_description,
+                 comm::Communicator& world, Progress& progress) {
+  GatheredTensors weights(model_pieces(parameters), world);
+  std::optional<models::NewFolder> place;
+  if (world.rank() == 0) {
+    std::error_code ignored;
+    if (fs::exists(folder / "config.json")) {
+      fs::remove_all(folder, ignored);
+    }
+    place.emplace(folder);
+    write_description(place->path());
+  }
+  write_together(weights, world, [&](const auto& outgoing) {
+    models::write_checkpoint(place->path(), outgoing, models::kMaxShardBytes, progress);
+  });
+  if (place) {
+    place->commit();
+  }
+  world.barrier();
+}
+
+void write_tensors(const fs::path& file, std::span<const Parameter> parameters,
+                   comm::Communicator& world, Progress& progress) {
+  GatheredTensors weights(model_pieces(parameters), world);
+  write_together(weights, world, [&](const auto& outgoing) {
+    models::write_safetensors(file, outgoing, models::kPytorchMetadata, progress);
+  });
+  world.barrier();
+}
+
 void read_model(const fs::path& folder, std::span<Parameter> parameters,
                 comm::Communicator& world) {
   const at::NoGradGuard no_grad;

@@ -33,6 +33,16 @@ struct StateToWrite {
 /// has it. Collective over `world`. Errors name the file: kIo.
 void write_state(const StateToWrite& state, comm::Communicator& world, Progress& progress);
 
+/// Writes the model alone: config.json and safetensors, as transformers loads it. An older folder
+/// at that place is replaced. Collective over `world`.
+void write_model(const std::filesystem::path& folder, std::span<const Parameter> parameters,
+                 const std::function<void(const std::filesystem::path&)>& write_description,
+                 comm::Communicator& world, Progress& progress);
+
+/// Writes parameters into one safetensors file. Collective over `world`.
+void write_tensors(const std::filesystem::path& file, std::span<const Parameter> parameters,
+                   comm::Communicator& world, Progress& progress);
+
 /// Reads a model's tensors into the parameters, each rank its own pieces. F32, F64, BF16 and F16
 /// are converted. kBadInput, naming the tensor, if one is missing, left over or of another shape.
 /// Collective over `world`.

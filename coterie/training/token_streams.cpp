@@ -7,6 +7,7 @@
 #include "coterie/base/error.hpp"
 #include "coterie/base/file.hpp"
 #include "coterie/base/hash.hpp"
+#include "coterie/base/json.hpp"
 
 namespace coterie::training {
 namespace {
@@ -32,6 +33,27 @@ void check_ids(const std::vector<std::int32_t>& ids, std::int64_t vocab_size,
 
 }  // namespace
 
+std::vector<std::string> read_json_lines_texts(const fs::path& path) {
+  const std::string all = read_text_file(path);
+  std::vector<std::string> texts;
+  std::size_t number = 0;
+  for (std::size_t begin = 0; begin < all.size();) {
+    const std::size_t end = std::min(all.find('\n', begin), all.size());
+    const std::string_view line(all.data() + begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) {
+      continue;
+    }
+    const std::string where = path.string() + ", line " + std::to_string(number);
+    models::require_utf8(line, where);
+    const Json document = parse_json(std::string(line), where);
+    texts.push_back(JsonReader(document, where).at("text").as_string());
+  }
+  COTERIE_REQUIRE(!texts.empty(), path.string(), ": the file holds no line with a text");
+  return texts;
+}
+
 std::uint64_t TokenStream::fingerprint() const {
   return Hash().add(std::as_bytes(std::span(token_ids))).value();
 }
@@ -46,6 +68,17 @@ TokenStream read_token_stream(const TextSource& source, const fs::path& folder,
     std::vector<std::int32_t> ids;
     if (path.extension() == ".tokens") {
       ids = read_token_file(path);
+    } else if (path.extension() == ".jsonl") {
+      COTERIE_REQUIRE(tokenizer != nullptr, path.string(),
+                      ": text needs a tokenizer (data/tokenizer)");
+      for (const std::string& text : read_json_lines_texts(path)) {
+        if (!ids.empty() && separator >= 0) {
+          ids.push_back(separator);
+        }
+        const std::vector<std::int32_t> more = tokenizer->encode(text, false);
+        ids.insert(ids.end(), more.begin(), more.end());
+        stream.num_bytes += std::ssize(text);
+      }
     } else {
       COTERIE_REQUIRE(tokenizer != nullptr, path.string(),
                       ": text needs a tokenizer (data/tokenizer)");

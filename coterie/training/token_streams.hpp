@@ -14,7 +14,8 @@ namespace coterie::training {
 /// Text of one kind.
 struct TextSource {
   std::string name;
-  /// UTF-8 text files, or token files: `*.tokens`, little-endian 16-bit token ids without a header.
+  /// UTF-8 text files; `*.jsonl`, a JSON object with the member "text" a line, each line a document
+  /// of its own; or token files: `*.tokens`, little-endian 16-bit token ids without a header.
   std::vector<std::string> files;
   double share = 1;  ///< of the sequences, relative to the other sources (mixture order)
 
@@ -30,6 +31,9 @@ struct TokenStream {
   /// A number that changes when the tokens do.
   [[nodiscard]] std::uint64_t fingerprint() const;
 };
+
+/// The texts of a `*.jsonl` file; kBadInput names file, line and what is wrong.
+std::vector<std::string> read_json_lines_texts(const std::filesystem::path& path);
 
 /// Reads the files of `source`; names are relative to `folder` unless absolute. `separator`, if not
 /// negative, is put before each file's tokens. Texts are tokenised without special tokens of their

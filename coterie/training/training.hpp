@@ -9,6 +9,7 @@
 #include "coterie/training/gathered_tensors.hpp"
 #include "coterie/training/gradient_norm.hpp"
 #include "coterie/training/learning_rate.hpp"
+#include "coterie/training/lora.hpp"
 #include "coterie/training/machine.hpp"
 #include "coterie/training/memory_plan.hpp"
 #include "coterie/training/metrics.hpp"
@@ -20,3 +21,4 @@
 #include "coterie/training/token_streams.hpp"
 #include "coterie/training/trainer.hpp"
 #include "coterie/training/training_data.hpp"
+#include "coterie/training/tune.hpp"

@@ -45,6 +45,9 @@ void make_absolute(Recipe& recipe, const RecipePaths& paths) {
     }
   };
   change(recipe.start_from);
+  change(recipe.tune.placement);
+  change(recipe.tune.pruning);
+  change(recipe.tune.similarity);
   change(recipe.data.tokenizer);
   for (std::vector<TextSource>* sources : {&recipe.data.sources, &recipe.data.held_out}) {
     for (TextSource& source : *sources) {
