@@ -3,31 +3,41 @@
 
 #include <ATen/ATen.h>
 
+#include <memory>
+
+#include "coterie/models/key_value_cache.hpp"
 #include "coterie/models/model_config.hpp"
+#include "coterie/models/rotary.hpp"
 #include "coterie/models/weights.hpp"
 #include "coterie/run/kernels/kernels.hpp"
 
 namespace coterie::models {
 
-/// Cosines and sines of the rotary embedding for positions 0, 1, ...: both [positions, head_dim]
-/// (the two halves equal), fp32.
-struct RotaryTable {
-  at::Tensor cosines;
-  at::Tensor sines;
+/// A kind of self-attention. Adding one: a file like grouped_attention.cpp and a line in
+/// make_attention(). A token's bits depend on its sequence up to it alone: not on how the sequence
+/// was cut into calls, nor on threads (unless `reference`). Immutable, thread-safe.
+class Attention {
+ public:
+  Attention() = default;
+  Attention(const Attention&) = delete;
+  Attention& operator=(const Attention&) = delete;
+  virtual ~Attention() = default;
+
+  /// What it keeps of a token in a layer.
+  [[nodiscard]] virtual CacheShape cache_shape() const = 0;
+
+  /// The next T tokens of one sequence, of which `cache` holds the tokens before: x [T, H]
+  /// (normalised) -> [T, H]; the cache grows by T. The rotary table covers all positions.
+  virtual at::Tensor forward(const LayerWeights& weights, const at::Tensor& x,
+                             const RotaryTable& rotary, LayerCache& cache,
+                             const kernels::Execution& execution) const = 0;
 };
-RotaryTable make_rotary_table(const ModelConfig& config, std::int64_t num_positions);
 
-/// x w^T + bias: x [T, K] fp32, w [N, K] -> [T, N] fp32, by kernels::linear, so that a row's bits
-/// do not depend on the others.
-at::Tensor apply_linear(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias,
-                        const kernels::Execution& execution);
+/// The attention that the config names. `reference`: its obvious form in ATen. The config must
+/// outlive it.
+std::unique_ptr<Attention> make_attention(const ModelConfig& config, bool reference);
 
-/// x / sqrt(mean(x^2) + eps) * weight along the last axis, fp32.
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
-
-/// Causal self-attention of one sequence alone: x [T, H] (normalised) -> [T, H]. Queries are taken
-/// in blocks, so memory grows with T, not T^2. Bits depend on this sequence only.
-at::Tensor attend(const at::Tensor& x, const LayerWeights& weights, const ModelConfig& config,
-                  const RotaryTable& rotary, const kernels::Execution& execution);
+std::unique_ptr<Attention> make_grouped_attention(const ModelConfig& config, bool reference);
+std::unique_ptr<Attention> make_latent_attention(const ModelConfig& config, bool reference);
 
 }  // namespace coterie::models

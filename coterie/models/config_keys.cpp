@@ -135,6 +135,26 @@ void ConfigKeys::only(const char* key, const std::string& known) {
   }
 }
 
+void ConfigKeys::only(const char* key, bool known, const std::string& reason) {
+  if (flag(key, known) != known) {
+    unsupported(key, !known, reason);
+  }
+}
+
+void ConfigKeys::all_of(const char* key, const std::string& known, std::int64_t most) {
+  const Json* list = find({key});
+  if (list == nullptr) {
+    return;
+  }
+  COTERIE_REQUIRE(list->is_array() && std::ssize(*list) <= most, file_, ": ", key,
+                  " must be a list of at most ", most, " entries");
+  for (const Json& value : *list) {
+    if (value != known) {
+      unsupported(key, value, "the only one known here is \"" + known + "\"");
+    }
+  }
+}
+
 void ConfigKeys::check_rope(const Json& rope, const std::string& key) const {
   if (!rope.is_object()) {
     JsonReader(rope, file_, "/" + key).refuse("an object");

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "coterie/base/error.hpp"
 #include "coterie/models/attention.hpp"
 #include "coterie/models/family.hpp"
 #include "coterie/models/model_placement.hpp"
 #include "coterie/models/moe_block.hpp"
+#include "coterie/models/row_math.hpp"
 #include "coterie/models/weights.hpp"
 
 namespace coterie::models {
@@ -37,17 +39,35 @@ class OneAtenThread {
   int before_;
 };
 
-void check_batch(Batch batch, const ModelConfig& config) {
-  for (std::size_t s = 0; s < batch.size(); ++s) {
-    COTERIE_REQUIRE(static_cast<std::int64_t>(batch[s].size()) <= config.max_positions, "sequence ",
-                    s, " has ", batch[s].size(), " tokens, the model allows ", config.max_positions,
+std::int64_t past_of(const SequencePart& part) {
+  return part.cache != nullptr ? part.cache->length() : 0;
+}
+
+void check_parts(std::span<const SequencePart> parts, const ModelConfig& config) {
+  std::set<const KeyValueCache*> caches;
+  for (std::size_t s = 0; s < parts.size(); ++s) {
+    const auto past = past_of(parts[s]);
+    const auto length = past + std::ssize(parts[s].tokens);
+    COTERIE_REQUIRE(length <= config.max_positions, "sequence ", s, " has ", length,
+                    " tokens, the model allows ", config.max_positions,
                     " (max_position_embeddings)");
-    for (std::size_t t = 0; t < batch[s].size(); ++t) {
-      COTERIE_REQUIRE(batch[s][t] >= 0 && batch[s][t] < config.vocab_size, "sequence ", s,
-                      ", position ", t, ": token id ", batch[s][t], " is outside [0, ",
-                      config.vocab_size, ")");
+    COTERIE_REQUIRE(parts[s].cache == nullptr || caches.insert(parts[s].cache).second, "sequence ",
+                    s, ": its cache is another sequence's too");
+    for (std::size_t t = 0; t < parts[s].tokens.size(); ++t) {
+      COTERIE_REQUIRE(parts[s].tokens[t] >= 0 && parts[s].tokens[t] < config.vocab_size,
+                      "sequence ", s, ", position ", past + static_cast<std::int64_t>(t),
+                      ": token id ", parts[s].tokens[t], " is outside [0, ", config.vocab_size,
+                      ")");
     }
   }
+}
+
+std::vector<SequencePart> parts_of(Batch batch) {
+  std::vector<SequencePart> parts;
+  for (const auto& sequence : batch) {
+    parts.push_back({sequence, nullptr});
+  }
+  return parts;
 }
 
 /// What does not fit together is said before weights are read.
@@ -110,6 +130,7 @@ class Decoder::State {
         weights_(load_weights(checkpoint_, config_, family_named(config_.family, model.string()),
                               local_experts_of(options, config_, placements_),
                               options.weight_type)),
+        attention_(make_attention(config_, options.moe == MoePath::kReference)),
         block_(options.moe == MoePath::kReference
                    ? make_reference_block(config_, weights_)
                    : make_layer_block(config_, weights_, options_, placements_)) {
@@ -117,28 +138,38 @@ class Decoder::State {
   }
 
   /// Hidden states [T, H] after the last norm.
-  at::Tensor hidden_states(Batch batch, const RoutingHook& hook) {
-    check_batch(batch, config_);
-    set_offsets(batch);
+  at::Tensor hidden_states(std::span<const SequencePart> parts, const RoutingHook& hook) {
+    check_parts(parts, config_);
+    set_offsets(parts);
     at::Tensor hidden = at::empty({offsets_.back(), config_.hidden_size}, at::kFloat);
     at::Tensor normed = at::empty_like(hidden);
     at::Tensor mixed = at::empty_like(hidden);
-    const RotaryTable rotary = make_rotary_table(config_, longest(batch));
     each_sequence([&](std::size_t s, const kernels::Execution&) {
-      const at::Tensor ids = at::tensor(batch[s], at::kInt);
+      const at::Tensor ids = at::tensor(parts[s].tokens, at::kInt);
       rows(hidden, s).copy_(weights_.embedding.index_select(0, ids));
     });
     std::int64_t moe_layer = 0;
-    for (std::size_t layer = 0; layer < weights_.layers.size(); ++layer) {
-      const LayerWeights& weights = weights_.layers[layer];
+    for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
+      const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
       each_sequence([&](std::size_t s, const kernels::Execution& execution) {
         at::Tensor h = rows(hidden, s);
-        h.add_(attend(rms_norm(h, weights.attention_norm, config_.rms_norm_eps), weights, config_,
-                      rotary, execution));
+        LayerCache passing(attention_->cache_shape());
+        LayerCache& cache = parts[s].cache != nullptr ? parts[s].cache->layer(layer) : passing;
+        h.add_(attention_->forward(weights,
+                                   rms_norm(h, weights.attention_norm, config_.rms_norm_eps),
+                                   rotary_, cache, execution));
         rows(normed, s).copy_(rms_norm(h, weights.moe_norm, config_.rms_norm_eps));
       });
+      if (weights.dense.exists()) {
+        hidden.add_(apply_mlp(normed, weights.dense, options_.execution));
+        continue;
+      }
       block_->forward(moe_layer, normed, mixed, record_);
       ++moe_layer;
+      if (weights.shared.exists()) {
+        add_gated(mixed, apply_mlp(normed, weights.shared, options_.execution), normed,
+                  weights.shared_gate, options_.execution);
+      }
       hidden.add_(mixed);
       if (hook) {
         hook({static_cast<std::int32_t>(layer), static_cast<std::int32_t>(config_.top_k),
@@ -179,6 +210,29 @@ class Decoder::State {
     return products;
   }
 
+  /// Logits [parts, V] of each part's last token.
+  Matrix<float> extend(std::span<const SequencePart> parts, const RoutingHook& hook) {
+    std::vector<std::int64_t> before;
+    for (const SequencePart& part : parts) {
+      COTERIE_REQUIRE(part.cache != nullptr && part.cache->num_layers() == config_.num_layers,
+                      "extend: a part without a cache of this decoder");
+      before.push_back(part.cache->length());
+    }
+    try {
+      const at::Tensor hidden = hidden_states(parts, hook);
+      return last_logits(hidden, parts.size());
+    } catch (...) {
+      for (std::size_t s = 0; s < parts.size(); ++s) {
+        parts[s].cache->truncate(before[s]);
+      }
+      throw;
+    }
+  }
+
+  [[nodiscard]] KeyValueCache make_cache() const {
+    return {attention_->cache_shape(), config_.num_layers};
+  }
+
   /// Logits [T, V] of one sequence of `hidden`, in blocks of rows.
   void head(const at::Tensor& hidden, at::Tensor& logits) const {
     kernels::linear(view_of(hidden), view_of(weights_.head), mutable_view_of(logits),
@@ -190,19 +244,41 @@ class Decoder::State {
   [[nodiscard]] const std::string& fingerprint() const { return fingerprint_; }
 
  private:
-  void set_offsets(Batch batch) {
+  /// Rows of each part, and a rotary table that is long enough.
+  void set_offsets(std::span<const SequencePart> parts) {
     offsets_.assign(1, 0);
-    for (const auto& sequence : batch) {
-      offsets_.push_back(offsets_.back() + static_cast<std::int64_t>(sequence.size()));
+    std::int64_t longest = 0;
+    for (const SequencePart& part : parts) {
+      const std::int64_t length = std::ssize(part.tokens);
+      offsets_.push_back(offsets_.back() + length);
+      longest = std::max(longest, past_of(part) + length);
+    }
+    if (!rotary_.cosines.defined() || rotary_.cosines.size(0) < longest) {
+      rotary_ = make_rotary_table(config_, std::min(config_.max_positions, 2 * longest));
     }
   }
-  static std::int64_t longest(Batch batch) {
-    std::size_t length = 0;
-    for (const auto& sequence : batch) {
-      length = std::max(length, sequence.size());
+
+  Matrix<float> last_logits(const at::Tensor& hidden, std::size_t num_parts) const {
+    std::vector<std::int64_t> last;
+    std::vector<std::size_t> row_of;
+    for (std::size_t s = 0; s < num_parts; ++s) {
+      if (offsets_[s] < offsets_[s + 1]) {
+        last.push_back(offsets_[s + 1] - 1);
+        row_of.push_back(s);
+      }
     }
-    return static_cast<std::int64_t>(length);
+    const at::Tensor rows = hidden.index_select(0, at::tensor(last, at::kLong));
+    at::Tensor logits = at::empty({std::ssize(last), config_.vocab_size}, at::kFloat);
+    head(rows, logits);
+    Matrix<float> result(num_parts, static_cast<std::size_t>(config_.vocab_size));
+    for (std::size_t i = 0; i < row_of.size(); ++i) {
+      std::copy_n(
+          logits.const_data_ptr<float>() + static_cast<std::int64_t>(i) * config_.vocab_size,
+          config_.vocab_size, result.row(row_of[i]).begin());
+    }
+    return result;
   }
+
   [[nodiscard]] at::Tensor rows(const at::Tensor& all, std::size_t s) const {
     return all.slice(0, offsets_[s], offsets_[s + 1]);
   }
@@ -239,7 +315,9 @@ class Decoder::State {
   std::string fingerprint_;
   std::vector<placement::LayerPlacement> placements_;  // [MoE layers] or empty
   Weights weights_;
+  std::unique_ptr<Attention> attention_;
   std::unique_ptr<MoeBlock> block_;
+  RotaryTable rotary_;
   layer::RoutingRecord record_;
   std::vector<std::int64_t> offsets_;  // [sequences + 1] rows of each sequence
 };
@@ -263,7 +341,7 @@ const std::string& Decoder::fingerprint() const {
 Matrix<float> Decoder::logits(Batch batch, const RoutingHook& hook) {
   const c10::InferenceMode no_gradients;
   const OneAtenThread one;
-  const at::Tensor hidden = state_->hidden_states(batch, hook);
+  const at::Tensor hidden = state_->hidden_states(parts_of(batch), hook);
   Matrix<float> result(static_cast<std::size_t>(hidden.size(0)),
                        static_cast<std::size_t>(config().vocab_size));
   at::Tensor out = at::from_blob(result.values().data(), {hidden.size(0), config().vocab_size});
@@ -275,7 +353,7 @@ std::vector<double> Decoder::losses(Batch batch, const RoutingHook& hook) {
   constexpr std::int64_t kRows = 256;  // logits at a time
   const c10::InferenceMode no_gradients;
   const OneAtenThread one;
-  const at::Tensor hidden = state_->hidden_states(batch, hook);
+  const at::Tensor hidden = state_->hidden_states(parts_of(batch), hook);
   std::vector<double> losses(static_cast<std::size_t>(hidden.size(0)), 0.0);
   at::Tensor block = at::empty({kRows, config().vocab_size}, at::kFloat);
   std::int64_t first = 0;
@@ -297,10 +375,21 @@ std::vector<double> Decoder::losses(Batch batch, const RoutingHook& hook) {
   return losses;
 }
 
+KeyValueCache Decoder::make_cache() const {
+  const c10::InferenceMode no_gradients;
+  return state_->make_cache();
+}
+
+Matrix<float> Decoder::extend(std::span<const SequencePart> parts, const RoutingHook& hook) {
+  const c10::InferenceMode no_gradients;
+  const OneAtenThread one;
+  return state_->extend(parts, hook);
+}
+
 void Decoder::route(Batch batch, const RoutingHook& hook) {
   const c10::InferenceMode no_gradients;
   const OneAtenThread one;
-  state_->hidden_states(batch, hook);
+  state_->hidden_states(parts_of(batch), hook);
 }
 
 }  // namespace coterie::models

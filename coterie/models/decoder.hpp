@@ -12,6 +12,7 @@
 
 #include "coterie/base/matrix.hpp"
 #include "coterie/models/checkpoint.hpp"
+#include "coterie/models/key_value_cache.hpp"
 #include "coterie/models/model_config.hpp"
 #include "coterie/plan/placement/placement.hpp"
 #include "coterie/plan/pruning/pruning.hpp"
@@ -49,6 +50,12 @@ struct DecoderOptions {
 /// A batch: token ids, one list a sequence. Lengths may differ and be 0.
 using Batch = std::span<const std::vector<std::int32_t>>;
 
+/// The next tokens of one sequence, whose tokens before are in `cache`.
+struct SequencePart {
+  std::span<const std::int32_t> tokens;  ///< may be none
+  KeyValueCache* cache = nullptr;        ///< of this decoder, each in one part only
+};
+
 /// What tokens of a batch chose in one MoE layer, sequences one after another.
 struct LayerRouting {
   std::int32_t layer = 0;  ///< its number in the model
@@ -67,9 +74,10 @@ struct LayerRouting {
 /// Called once a MoE layer, in ascending order, during a forward pass. The spans end with the call.
 using RoutingHook = std::function<void(const LayerRouting&)>;
 
-/// A mixture-of-experts decoder for inference without a cache. Dense parts are computed one
-/// sequence at a time, MoE layers for all tokens of the batch together; a sequence's logits are the
-/// same bits alone or in any batch, with any number of threads and on any rank (MoePath::kLayer).
+/// A mixture-of-experts decoder for inference. Attention is computed one sequence at a time, MoE
+/// layers for all tokens of the batch together, without padding; a token's logits are the same bits
+/// whether its sequence runs alone or in any batch, whole or in chunks of any size by extend(),
+/// with any number of threads and on any rank (MoePath::kLayer and kPlainLoops).
 ///
 /// With a communicator all ranks must make the same calls in the same order, each with its own
 /// sequences (none is fine). Errors: kBadInput for token ids out of range and sequences longer than
@@ -92,6 +100,13 @@ class Decoder {
   Matrix<float> logits(Batch batch, const RoutingHook& hook = {});
   /// [T] -log p(token | tokens before it in its sequence), natural logarithm; 0 for first tokens.
   std::vector<double> losses(Batch batch, const RoutingHook& hook = {});
+  /// An empty cache for one sequence. It may outlive calls, not the decoder's config.
+  [[nodiscard]] KeyValueCache make_cache() const;
+  /// Computes the next tokens of some sequences together (prompts, chunks of prompts and single
+  /// tokens may mix) and adds them to their caches. Returns [parts, vocab_size]: the logits of each
+  /// part's last token; a row of zeros for a part without tokens. If it throws, the caches hold
+  /// what they held before. kBadInput also for a cache given twice.
+  Matrix<float> extend(std::span<const SequencePart> parts, const RoutingHook& hook = {});
   /// Only routes: as the others without the head.
   void route(Batch batch, const RoutingHook& hook);
 

@@ -19,10 +19,20 @@ void replace_number(std::string& text, std::string_view mark, std::int64_t numbe
 
 std::span<const Family> families() {
   static const std::vector<Family> kFamilies = {
-      mixtral_family(),
-      olmoe_family(),
+      deepseek_family(), deepseek_v2_family(), deepseek_v3_family(), glm4_moe_family(),
+      mixtral_family(),  olmoe_family(),       qwen2_moe_family(),   qwen3_moe_family(),
   };
   return kFamilies;
+}
+
+TensorNames usual_names() {
+  TensorNames names;
+  const std::string expert = "model.layers.{layer}.mlp.experts.{expert}.";
+  names.router = {"model.layers.{layer}.mlp.gate.weight"};
+  names.expert_gate = {expert + "gate_proj.weight"};
+  names.expert_up = {expert + "up_proj.weight"};
+  names.expert_down = {expert + "down_proj.weight"};
+  return names;
 }
 
 std::vector<std::string> family_names() {

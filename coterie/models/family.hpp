@@ -24,6 +24,11 @@ struct TensorNames {
   std::vector<std::string> expert_gate;  ///< [I, H], one an expert
   std::vector<std::string> expert_up;    ///< [I, H], one an expert
   std::vector<std::string> expert_down;  ///< [H, I], one an expert
+  std::vector<std::string> router_bias;  ///< [E], the correction bias
+  /// Dense layers and shared experts are MLPs: prefix + "gate_proj.weight", ...
+  std::string dense_mlp = "model.layers.{layer}.mlp.";
+  std::string shared_mlp;   ///< empty: none
+  std::string shared_gate;  ///< [1, H]
   /// All experts in one tensor, as transformers 5 holds them in memory: gate rows, then up rows.
   std::vector<std::string> fused_gate_up = {"model.layers.{layer}.mlp.experts.gate_up_proj"};
   std::vector<std::string> fused_down = {"model.layers.{layer}.mlp.experts.down_proj"};
@@ -35,8 +40,21 @@ struct Family {
   std::string model_type;
   TensorNames names;
   /// Sets the switches that are this family's own; sizes that all have are set before.
-  void (*read_switches)(ConfigKeys& keys, ModelConfig& config);
+  void (*read_switches)(ConfigKeys& keys, ModelConfig& config) = nullptr;
+  /// read_switches sets `moe_layers`; else all layers are mixtures.
+  bool has_dense_layers = false;
 };
+
+/// Sets `moe_layers` to the layers for which `is_mixture` holds.
+template <typename Predicate>
+void set_moe_layers(ModelConfig& config, const Predicate& is_mixture) {
+  config.moe_layers.clear();
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    if (is_mixture(layer)) {
+      config.moe_layers.push_back(static_cast<std::int32_t>(layer));
+    }
+  }
+}
 
 std::span<const Family> families();
 
@@ -46,7 +64,27 @@ const Family& family_named(const std::string& model_type, const std::string& fil
 /// A pattern with its numbers filled in; `expert` < 0 if it has none.
 std::string fill_name(const std::string& pattern, std::int64_t layer, std::int64_t expert = -1);
 
-Family olmoe_family();
+/// Names as most families have them: `mlp.gate`, `mlp.experts.{expert}.gate_proj`, ...
+TensorNames usual_names();
+/// Layers of the Qwen families: `mlp_only_layers`, `decoder_sparse_step`, `intermediate_size`.
+void read_sparse_layers(ConfigKeys& keys, ModelConfig& config);
+/// Windows of the Qwen families: refused if a layer has one.
+void refuse_windows(ConfigKeys& keys, const ModelConfig& config);
+/// Layers and shared experts of the DeepSeek families: `first_k_dense_replace`, `moe_layer_freq`,
+/// `n_shared_experts`, `moe_intermediate_size`, `intermediate_size`.
+void read_deepseek_layers(ConfigKeys& keys, ModelConfig& config);
+/// Latent attention of DeepSeek-V2 and V3.
+void read_latent_sizes(ConfigKeys& keys, ModelConfig& config);
+/// DeepSeek-V3's router: sigmoid, correction bias, groups by their two best, scaling.
+void read_bias_router(ConfigKeys& keys, ModelConfig& config);
+
+Family deepseek_family();
+Family deepseek_v2_family();
+Family deepseek_v3_family();
+Family glm4_moe_family();
 Family mixtral_family();
+Family olmoe_family();
+Family qwen2_moe_family();
+Family qwen3_moe_family();
 
 }  // namespace coterie::models

@@ -28,6 +28,45 @@ void add_config(Hash& hash, const ModelConfig& config) {
   }
 }
 
+/// Switches that came later: nothing is added for a model without them, so that its fingerprint
+/// stays what traces and placements carry.
+void add_later_switches(Hash& hash, const ModelConfig& config) {
+  const ModelConfig none;
+  const auto add = [&](const std::string& name, double value) {
+    hash.add(name).add(std::as_bytes(std::span(&value, 1)));
+  };
+  if (config.latent) {
+    for (const std::int64_t size : {config.latent->query_rank, config.latent->kv_rank,
+                                    config.latent->nope_width, config.latent->rope_width}) {
+      add("latent", static_cast<double>(size));
+    }
+  }
+  if (config.router != none.router) {
+    const RouterOptions& router = config.router;
+    add("router", router.score == RouterScore::kSigmoid ? 1 : 0);
+    add("groups", static_cast<double>(router.num_groups));
+    add("top groups", static_cast<double>(router.top_groups));
+    add("scale", router.scale);
+  }
+  if (config.yarn) {
+    add("yarn", config.yarn->factor);
+    add("positions", static_cast<double>(config.yarn->original_positions));
+    add("mscale", config.yarn->mscale);
+    add("mscale_all_dim", config.yarn->mscale_all_dim);
+  }
+  if (config.rotary_dim) {
+    add("rotary_dim", static_cast<double>(*config.rotary_dim));
+  }
+  if (config.rotary_interleaved) {
+    add("interleaved", 1);
+  }
+  if (static_cast<std::int64_t>(config.moe_layers.size()) != config.num_layers) {
+    for (const std::int32_t layer : config.moe_layers) {
+      add("moe layer", layer);
+    }
+  }
+}
+
 void add_sample(Hash& hash, std::span<const std::byte> bytes) {
   const std::size_t size = std::min(kSample, bytes.size());
   for (const std::size_t begin : {std::size_t{0}, (bytes.size() - size) / 2, bytes.size() - size}) {
@@ -46,6 +85,7 @@ std::string model_fingerprint(const Checkpoint& checkpoint, const ModelConfig& c
   }
   Hash hash;
   add_config(hash, config);
+  add_later_switches(hash, config);
   for (const Tensor& tensor : checkpoint.tensors()) {
     hash.add(tensor.name()).add(name_of(tensor.type()));
     for (const std::int64_t size : tensor.shape()) {

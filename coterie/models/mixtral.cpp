@@ -15,6 +15,7 @@ Family mixtral_family() {
   family.names.expert_up = {experts + "w3.weight"};
   family.names.expert_down = {experts + "w2.weight"};
   family.read_switches = [](ConfigKeys& keys, ModelConfig& config) {
+    config.expert_intermediate_size = keys.size({"intermediate_size", "moe_intermediate_size"});
     config.renormalise = true;
     config.sliding_window = keys.optional_size({"sliding_window"});
   };

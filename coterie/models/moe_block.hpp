@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "coterie/models/decoder.hpp"
+#include "coterie/models/router.hpp"
 #include "coterie/models/weights.hpp"
 #include "coterie/run/layer/layer.hpp"
 
@@ -23,6 +24,9 @@ class MoeBlock {
   virtual void forward(std::int64_t moe_layer, const at::Tensor& x, at::Tensor& y,
                        layer::RoutingRecord& record) = 0;
 };
+
+/// The router of one mixture layer.
+Router make_router(const ModelConfig& config, const LayerWeights& weights);
 
 /// The obvious way, in ATen alone: all experts in this process, one after another.
 std::unique_ptr<MoeBlock> make_reference_block(const ModelConfig& config, const Weights& weights);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <numeric>
+#include <span>
+#include <vector>
 
 #include "coterie/base/error.hpp"
 #include "coterie/models/moe_block.hpp"
+#include "coterie/models/router.hpp"
 
 namespace coterie::models {
 namespace {
@@ -20,14 +21,22 @@ class ReferenceBlock final : public MoeBlock {
     const auto layer =
         static_cast<std::size_t>(config_.moe_layers[static_cast<std::size_t>(moe_layer)]);
     const LayerWeights& weights = weights_.layers[layer];
-    const at::Tensor logits = at::linear(x, weights.router);
+    const Router router = make_router(config_, weights);
+    const at::Tensor logits = at::linear(x, weights.router).contiguous();
     routing = {};
     routing.num_tokens = T;
     routing.top_k = static_cast<std::int32_t>(k);
     routing.expert_ids.resize(static_cast<std::size_t>(T * k));
     routing.weights.resize(static_cast<std::size_t>(T * k));
     for (std::int64_t t = 0; t < T; ++t) {
-      choose(logits[t].contiguous(), static_cast<std::int64_t>(layer), t, routing);
+      const auto pick = static_cast<std::size_t>(t * k);
+      const std::span row(logits.const_data_ptr<float>() + t * config_.num_experts,
+                          static_cast<std::size_t>(config_.num_experts));
+      const bool usable = router.choose(
+          row, std::span(routing.expert_ids).subspan(pick, static_cast<std::size_t>(k)),
+          std::span(routing.weights).subspan(pick, static_cast<std::size_t>(k)));
+      COTERIE_REQUIRE(usable, "layer ", layer, ", token ", t,
+                      ": the router's logits hold NaN or +inf, or are all -inf");
     }
     y.zero_();
     for (std::int64_t e = 0; e < config_.num_experts; ++e) {
@@ -36,30 +45,6 @@ class ReferenceBlock final : public MoeBlock {
   }
 
  private:
-  /// Softmax over all experts, the k best, ties to the lowest id (stable sort).
-  void choose(const at::Tensor& logits, std::int64_t layer, std::int64_t token,
-              layer::RoutingRecord& routing) const {
-    COTERIE_REQUIRE(!logits.isnan().any().item<bool>(), "layer ", layer, ", token ", token,
-                    ": the router's logits hold NaN");
-    const at::Tensor shares = at::softmax(logits, 0);
-    const float* share = shares.const_data_ptr<float>();
-    const float* logit = logits.const_data_ptr<float>();
-    std::vector<std::int32_t> order(static_cast<std::size_t>(config_.num_experts));
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](std::int32_t a, std::int32_t b) { return logit[a] > logit[b]; });
-    float sum = 0;
-    for (std::int64_t j = 0; j < config_.top_k; ++j) {
-      sum += share[order[static_cast<std::size_t>(j)]];
-    }
-    for (std::int64_t j = 0; j < config_.top_k; ++j) {
-      const std::int32_t expert = order[static_cast<std::size_t>(j)];
-      const auto at = static_cast<std::size_t>(token * config_.top_k + j);
-      routing.expert_ids[at] = expert;
-      routing.weights[at] = config_.renormalise ? share[expert] / sum : share[expert];
-    }
-  }
-
   /// y += weight * down(silu(gate x) * up x) for the tokens that chose expert e.
   void add_expert(std::int64_t e, const LayerWeights& weights, const at::Tensor& x, at::Tensor& y,
                   const layer::RoutingRecord& routing) const {

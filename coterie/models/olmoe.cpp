@@ -8,15 +8,14 @@ namespace coterie::models {
 Family olmoe_family() {
   Family family;
   family.model_type = "olmoe";
-  family.names.router = {"model.layers.{layer}.mlp.gate.weight"};
-  family.names.expert_gate = {"model.layers.{layer}.mlp.experts.{expert}.gate_proj.weight"};
-  family.names.expert_up = {"model.layers.{layer}.mlp.experts.{expert}.up_proj.weight"};
-  family.names.expert_down = {"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight"};
+  family.names = usual_names();
   family.read_switches = [](ConfigKeys& keys, ModelConfig& config) {
+    config.expert_intermediate_size = keys.size({"intermediate_size", "moe_intermediate_size"});
     config.renormalise = keys.flag("norm_topk_prob", false);
     config.qk_norm = QkNorm::kWholeProjection;
     config.clip_qkv = keys.optional_positive("clip_qkv");
     config.attention_bias = keys.flag("attention_bias", false);
+    config.output_bias = config.attention_bias;
   };
   return family;
 }

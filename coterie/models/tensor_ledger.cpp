@@ -7,19 +7,51 @@
 
 namespace coterie::models {
 
-const Tensor& TensorLedger::take(const std::string& name, std::span<const std::int64_t> shape) {
+const Tensor& TensorLedger::take_any(const std::string& name, std::span<const std::int64_t> shape) {
   const Tensor* tensor = checkpoint_.find(name);
   COTERIE_REQUIRE(tensor != nullptr, checkpoint_.path().string(), ": tensor \"", name,
                   "\" of shape ", format_shape(shape), " is missing");
   COTERIE_REQUIRE(std::ranges::equal(tensor->shape(), shape), tensor->place(), ": shape ",
                   format_shape(tensor->shape()), ", config.json needs ", format_shape(shape));
-  const ElementType type = tensor->type();
-  if (type != ElementType::kF32 && type != ElementType::kBF16 && type != ElementType::kF16) {
-    fail(ErrorCode::kUnsupported, tensor->place(), ": type ", name_of(type),
-         " is not supported here; F32, BF16 and F16 are");
-  }
   taken_.insert(name);
   return *tensor;
+}
+
+const Tensor& TensorLedger::take(const std::string& name, std::span<const std::int64_t> shape) {
+  const Tensor& tensor = take_any(name, shape);
+  const ElementType type = tensor.type();
+  if (type != ElementType::kF32 && type != ElementType::kBF16 && type != ElementType::kF16) {
+    fail(ErrorCode::kUnsupported, tensor.place(), ": type ", name_of(type),
+         " is not supported here; F32, BF16 and F16 are");
+  }
+  return tensor;
+}
+
+const Tensor& TensorLedger::take_as(const std::string& name, std::span<const std::int64_t> shape,
+                                    ElementType type) {
+  const Tensor& tensor = take_any(name, shape);
+  if (tensor.type() != type) {
+    fail(ErrorCode::kUnsupported, tensor.place(), ": type ", name_of(tensor.type()), ", not ",
+         name_of(type));
+  }
+  return tensor;
+}
+
+std::optional<ElementType> TensorLedger::type_of(const std::string& name) const {
+  const Tensor* tensor = checkpoint_.find(name);
+  return tensor == nullptr ? std::nullopt : std::optional(tensor->type());
+}
+
+std::string TensorLedger::place(const std::string& name) const {
+  return checkpoint_.find(name)->place();
+}
+
+void TensorLedger::pass_over_prefix(const std::string& prefix) {
+  for (const Tensor& tensor : checkpoint_.tensors()) {
+    if (tensor.name().starts_with(prefix)) {
+      taken_.insert(tensor.name());
+    }
+  }
 }
 
 std::string TensorLedger::existing(const std::vector<std::string>& names) const {

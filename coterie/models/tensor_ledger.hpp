@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -30,10 +31,21 @@ class TensorLedger {
   [[nodiscard]] std::string existing(const std::vector<std::string>& names) const;
   /// The tensor is known and not needed.
   void pass_over(const std::string& name) { taken_.insert(name); }
+  /// So are all tensors whose names begin so.
+  void pass_over_prefix(const std::string& prefix);
+  /// As take(), of a tensor of one given type; kUnsupported for another one.
+  const Tensor& take_as(const std::string& name, std::span<const std::int64_t> shape,
+                        ElementType type);
+  /// The type of a tensor; nothing if it is missing.
+  [[nodiscard]] std::optional<ElementType> type_of(const std::string& name) const;
+  /// "FILE: tensor "NAME"" for messages.
+  [[nodiscard]] std::string place(const std::string& name) const;
   /// kBadInput if tensors are left over, naming the first ones.
   void finish() const;
 
  private:
+  const Tensor& take_any(const std::string& name, std::span<const std::int64_t> shape);
+
   const Checkpoint& checkpoint_;
   std::set<std::string> taken_;
 };

@@ -5,40 +5,20 @@
 
 #include "coterie/base/error.hpp"
 #include "coterie/models/tensor_ledger.hpp"
+#include "coterie/models/tensor_values.hpp"
 
 namespace coterie::models {
 namespace {
-
-at::ScalarType scalar_type_of(ElementType type) {
-  switch (type) {
-    case ElementType::kF32: return at::kFloat;
-    case ElementType::kBF16: return at::kBFloat16;
-    case ElementType::kF16: return at::kHalf;
-    default: fail(ErrorCode::kInternal, "no matrix type: ", name_of(type));
-  }
-}
-
-/// The tensor where it lies in the file.
-at::Tensor mapped(const Tensor& tensor) {
-  void* data = const_cast<std::byte*>(tensor.bytes().data());  // mapped read-only, never written
-  return at::from_blob(data, tensor.shape(), scalar_type_of(tensor.type()));
-}
-
-/// In the type asked for: the mapped bytes themselves if they have it, else a copy.
-at::Tensor converted(const Tensor& tensor, at::ScalarType type) {
-  at::Tensor result = mapped(tensor);
-  if (result.scalar_type() != type) {
-    result = result.to(type);
-    tensor.release();
-  }
-  return result;
-}
 
 class Loader {
  public:
   Loader(const Checkpoint& checkpoint, const ModelConfig& config, const Family& family,
          at::ScalarType matrix_type)
-      : ledger_(checkpoint), config_(config), family_(family), matrix_type_(matrix_type) {}
+      : ledger_(checkpoint),
+        values_(config.fp8_blocks),
+        config_(config),
+        family_(family),
+        matrix_type_(matrix_type) {}
 
   Weights load(const LocalExperts& local_experts) {
     const TensorNames& names = family_.names;
@@ -50,41 +30,73 @@ class Loader {
                                      : matrix(names.head, config_.vocab_size, H);
     for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
       weights.layers.push_back(load_layer(layer));
-      load_experts(layer, local_experts[static_cast<std::size_t>(layer)], weights.layers.back());
+      if (config_.is_moe_layer(layer)) {
+        load_experts(layer, local_experts[static_cast<std::size_t>(layer)], weights.layers.back());
+      }
     }
+    pass_over_extra_layers();
     ledger_.finish();
     return weights;
   }
 
  private:
   at::Tensor vector(const std::string& name, std::int64_t size) {
-    return converted(ledger_.take(name, {size}), at::kFloat);
+    return values_.tensor(ledger_, name, {size}, at::kFloat);
   }
   at::Tensor matrix(const std::string& name, std::int64_t rows, std::int64_t columns) {
-    return converted(ledger_.take(name, {rows, columns}), matrix_type_);
+    return values_.tensor(ledger_, name, {rows, columns}, matrix_type_);
   }
 
   /// Some writers store the tied head too: fine if it is the same.
   at::Tensor tied_head(const at::Tensor& embedding) {
     const std::string& name = family_.names.head;
     if (ledger_.has(name)) {
-      const Tensor& head = ledger_.take(name, {config_.vocab_size, config_.hidden_size});
-      COTERIE_REQUIRE(at::equal(mapped(head).to(matrix_type_), embedding), head.place(),
-                      ": differs from ", family_.names.embedding,
+      COTERIE_REQUIRE(at::equal(matrix(name, config_.vocab_size, config_.hidden_size), embedding),
+                      ledger_.place(name), ": differs from ", family_.names.embedding,
                       ", but config.json says tie_word_embeddings");
     }
     return embedding;
   }
 
+  /// What precision a model computes with may not hide in a type: fp32.
+  at::Tensor small(const std::string& name, std::initializer_list<std::int64_t> shape) {
+    return values_.tensor(ledger_, name, shape, at::kFloat);
+  }
+
   LayerWeights load_layer(std::int64_t layer) {
     const TensorNames& names = family_.names;
+    LayerWeights weights;
+    weights.attention_norm = vector(fill_name(names.attention_norm, layer), config_.hidden_size);
+    weights.moe_norm = vector(fill_name(names.moe_norm, layer), config_.hidden_size);
+    const std::string attention = fill_name(names.attention, layer);
+    if (config_.latent) {
+      load_latent_attention(attention, weights);
+    } else {
+      load_grouped_attention(attention, weights);
+    }
+    if (!config_.is_moe_layer(layer)) {
+      weights.dense = mlp(fill_name(names.dense_mlp, layer), config_.dense_intermediate_size);
+      return weights;
+    }
+    if (config_.shared_intermediate_size > 0) {
+      weights.shared = mlp(fill_name(names.shared_mlp, layer), config_.shared_intermediate_size);
+    }
+    if (config_.shared_gate) {
+      weights.shared_gate = small(fill_name(names.shared_gate, layer), {1, config_.hidden_size});
+    }
+    weights.router = small(ledger_.existing(filled(names.router, layer)),
+                           {config_.num_experts, config_.hidden_size});
+    if (config_.router.correction_bias) {
+      weights.router_bias =
+          small(ledger_.existing(filled(names.router_bias, layer)), {config_.num_experts});
+    }
+    return weights;
+  }
+
+  void load_grouped_attention(const std::string& attention, LayerWeights& weights) {
     const std::int64_t H = config_.hidden_size;
     const std::int64_t wide = config_.num_heads * config_.head_dim;
     const std::int64_t narrow = config_.num_kv_heads * config_.head_dim;
-    const std::string attention = fill_name(names.attention, layer);
-    LayerWeights weights;
-    weights.attention_norm = vector(fill_name(names.attention_norm, layer), H);
-    weights.moe_norm = vector(fill_name(names.moe_norm, layer), H);
     weights.query = matrix(attention + "q_proj.weight", wide, H);
     weights.key = matrix(attention + "k_proj.weight", narrow, H);
     weights.value = matrix(attention + "v_proj.weight", narrow, H);
@@ -93,16 +105,52 @@ class Loader {
       weights.query_bias = vector(attention + "q_proj.bias", wide);
       weights.key_bias = vector(attention + "k_proj.bias", narrow);
       weights.value_bias = vector(attention + "v_proj.bias", narrow);
+    }
+    if (config_.output_bias) {
       weights.output_bias = vector(attention + "o_proj.bias", H);
     }
-    if (config_.qk_norm == QkNorm::kWholeProjection) {
-      weights.query_norm = vector(attention + "q_norm.weight", wide);
-      weights.key_norm = vector(attention + "k_norm.weight", narrow);
+    if (config_.qk_norm != QkNorm::kNone) {
+      const bool whole = config_.qk_norm == QkNorm::kWholeProjection;
+      weights.query_norm = vector(attention + "q_norm.weight", whole ? wide : config_.head_dim);
+      weights.key_norm = vector(attention + "k_norm.weight", whole ? narrow : config_.head_dim);
     }
-    const Tensor& router =
-        ledger_.take(ledger_.existing(filled(names.router, layer)), {config_.num_experts, H});
-    weights.router = converted(router, at::kFloat);
-    return weights;
+  }
+
+  void load_latent_attention(const std::string& attention, LayerWeights& weights) {
+    const LatentSizes& latent = *config_.latent;
+    const std::int64_t H = config_.hidden_size;
+    const std::int64_t heads = config_.num_heads;
+    const std::int64_t kept = latent.kv_rank + latent.rope_width;
+    const std::int64_t wide = heads * (latent.nope_width + latent.rope_width);
+    if (latent.query_rank > 0) {
+      weights.query_down = matrix(attention + "q_a_proj.weight", latent.query_rank, H);
+      weights.query_norm = vector(attention + "q_a_layernorm.weight", latent.query_rank);
+      weights.query = matrix(attention + "q_b_proj.weight", wide, latent.query_rank);
+    } else {
+      weights.query = matrix(attention + "q_proj.weight", wide, H);
+    }
+    weights.key_down = matrix(attention + "kv_a_proj_with_mqa.weight", kept, H);
+    weights.key_norm = vector(attention + "kv_a_layernorm.weight", latent.kv_rank);
+    const std::int64_t up = latent.nope_width + latent.value_width;
+    const at::Tensor both = matrix(attention + "kv_b_proj.weight", heads * up, latent.kv_rank)
+                                .view({heads, up, latent.kv_rank});
+    weights.key_up = both.slice(1, 0, latent.nope_width).transpose(1, 2).contiguous();
+    weights.value_up = both.slice(1, latent.nope_width).contiguous();
+    weights.output = matrix(attention + "o_proj.weight", H, heads * latent.value_width);
+    if (config_.attention_bias) {
+      if (latent.query_rank > 0) {
+        weights.query_down_bias = vector(attention + "q_a_proj.bias", latent.query_rank);
+      }
+      weights.key_down_bias = vector(attention + "kv_a_proj_with_mqa.bias", kept);
+      weights.output_bias = vector(attention + "o_proj.bias", H);
+    }
+  }
+
+  MlpWeights mlp(const std::string& prefix, std::int64_t width) {
+    const std::int64_t H = config_.hidden_size;
+    return {at::cat({matrix(prefix + "gate_proj.weight", width, H),
+                     matrix(prefix + "up_proj.weight", width, H)}),
+            matrix(prefix + "down_proj.weight", H, width)};
   }
 
   static std::vector<std::string> filled(const std::vector<std::string>& patterns,
@@ -128,44 +176,44 @@ class Loader {
     };
     const std::string fused_gate_up = ledger_.existing(filled(names.fused_gate_up, layer));
     if (ledger_.has(fused_gate_up)) {
-      take_slices(ledger_.take(fused_gate_up, {E, 2 * I, H}), local, weights.gate_up);
+      values_.slices(ledger_, fused_gate_up, {E, 2 * I, H}, local, weights.gate_up, matrix_type_);
     } else {
       for (std::int64_t e = 0; e < E; ++e) {
-        const Tensor& gate =
-            ledger_.take(ledger_.existing(filled(names.expert_gate, layer, e)), {I, H});
-        const Tensor& up =
-            ledger_.take(ledger_.existing(filled(names.expert_up, layer, e)), {I, H});
+        const std::string gate = ledger_.existing(filled(names.expert_gate, layer, e));
+        const std::string up = ledger_.existing(filled(names.expert_up, layer, e));
         if (is_local(e)) {
           weights.gate_up[static_cast<std::size_t>(e)] =
-              at::cat({mapped(gate).to(matrix_type_), mapped(up).to(matrix_type_)});
-          gate.release();
-          up.release();
+              at::cat({matrix(gate, I, H), matrix(up, I, H)});
+        } else {
+          values_.check(ledger_, gate, {I, H});
+          values_.check(ledger_, up, {I, H});
         }
       }
     }
     const std::string fused_down = ledger_.existing(filled(names.fused_down, layer));
     if (ledger_.has(fused_down)) {
-      take_slices(ledger_.take(fused_down, {E, H, I}), local, weights.down);
+      values_.slices(ledger_, fused_down, {E, H, I}, local, weights.down, matrix_type_);
       return;
     }
     for (std::int64_t e = 0; e < E; ++e) {
-      const Tensor& down =
-          ledger_.take(ledger_.existing(filled(names.expert_down, layer, e)), {H, I});
+      const std::string down = ledger_.existing(filled(names.expert_down, layer, e));
       if (is_local(e)) {
-        weights.down[static_cast<std::size_t>(e)] = converted(down, matrix_type_);
+        weights.down[static_cast<std::size_t>(e)] = matrix(down, H, I);
+      } else {
+        values_.check(ledger_, down, {H, I});
       }
     }
   }
 
-  void take_slices(const Tensor& fused, const std::vector<std::int32_t>& local,
-                   std::vector<at::Tensor>& matrices) const {
-    const at::Tensor all = mapped(fused);
-    for (const std::int32_t expert : local) {
-      matrices[static_cast<std::size_t>(expert)] = all[expert].to(matrix_type_);
+  /// Layers for multi-token prediction stand behind the last one.
+  void pass_over_extra_layers() {
+    for (std::int64_t extra = 0; extra < config_.num_extra_layers; ++extra) {
+      ledger_.pass_over_prefix("model.layers." + std::to_string(config_.num_layers + extra) + ".");
     }
   }
 
   TensorLedger ledger_;
+  TensorValues values_;
   const ModelConfig& config_;
   const Family& family_;
   at::ScalarType matrix_type_;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <numeric>
+#include <span>
 
 #include "coterie/base/json.hpp"
 #include "coterie/run/comm/comm.hpp"
@@ -53,6 +55,31 @@ placement::Placement placement_for(const TinyModel& sizes, std::int32_t num_devi
   return placement;
 }
 
+/// The same weights as a Mixtral with a window (it has no norms of queries and keys).
+void write_windowed_model(const std::filesystem::path& folder, const TinyModel& sizes) {
+  std::vector<OutgoingTensor> tensors;
+  for (OutgoingTensor& tensor : tiny_tensors(sizes)) {
+    const auto replace = [&](const std::string& from, const std::string& to) {
+      if (const auto at = tensor.name.find(from); at != std::string::npos) {
+        tensor.name.replace(at, from.size(), to);
+      }
+    };
+    replace("mlp.", "block_sparse_moe.");
+    replace("gate_proj", "w1");
+    replace("up_proj", "w3");
+    replace("down_proj", "w2");
+    if (tensor.name.find("_norm.weight") == std::string::npos) {
+      tensors.push_back(std::move(tensor));
+    }
+  }
+  write_checkpoint(folder, tensors);
+  Json config = read_json_file(folder / "config.json");
+  config["model_type"] = "mixtral";
+  config.erase("norm_topk_prob");
+  config["sliding_window"] = 37;
+  write_json_file(folder / "config.json", config);
+}
+
 class DecoderLaws : public testing::Test {
  protected:
   void SetUp() override { write_tiny_model(folder_.path(), sizes_); }
@@ -64,6 +91,102 @@ class DecoderLaws : public testing::Test {
   ScratchFolder folder_;
   TinyModel sizes_;
 };
+
+/// Logits of each prefix of the sequence's chunks, by extend().
+std::vector<std::vector<float>> chunked(Decoder& decoder, const std::vector<std::int32_t>& tokens,
+                                        std::span<const std::size_t> ends) {
+  KeyValueCache cache = decoder.make_cache();
+  std::vector<std::vector<float>> rows;
+  std::size_t begin = 0;
+  for (const std::size_t end : ends) {
+    const SequencePart part{std::span(tokens).subspan(begin, end - begin), &cache};
+    const Matrix<float> logits = decoder.extend(std::span(&part, 1));
+    rows.emplace_back(logits.row(0).begin(), logits.row(0).end());
+    begin = end;
+  }
+  EXPECT_EQ(cache.length(), static_cast<std::int64_t>(begin));
+  return rows;
+}
+
+TEST_F(DecoderLaws, ATokenHasTheSameBitsHoweverItsSequenceIsCut) {
+  kernels::Threads threads(2);
+  for (const bool windowed : {false, true}) {
+    if (windowed) {
+      write_windowed_model(folder_.path(), sizes_);
+    }
+    DecoderOptions options;
+    options.execution.threads = &threads;
+    Decoder decoder(folder_.path(), options);
+    const Sequences all = some_sequences();
+    const auto& tokens = all.back();
+    const Matrix<float> whole = decoder.logits(std::span(&tokens, 1));
+    std::vector<std::size_t> one_by_one(70);
+    std::iota(one_by_one.begin(), one_by_one.end(), 1);
+    const std::vector<std::vector<std::size_t>> cuts = {
+        {150}, {1, 2, 66, 150}, {63, 64, 65, 149, 150}, {128, 150}, one_by_one};
+    for (const auto& ends : cuts) {
+      const auto rows = chunked(decoder, tokens, ends);
+      for (std::size_t i = 0; i < ends.size(); ++i) {
+        ASSERT_TRUE(std::ranges::equal(rows[i], whole.row(ends[i] - 1)))
+            << ends.size() << " chunks, token " << ends[i] - 1 << ", window " << windowed;
+      }
+    }
+  }
+}
+
+TEST_F(DecoderLaws, PartsOfManySequencesGoTogetherWithoutPadding) {
+  Decoder decoder(folder_.path());
+  const Sequences all = some_sequences();
+  std::vector<KeyValueCache> caches;
+  std::vector<SequencePart> parts;
+  for (std::size_t s = 0; s < all.size(); ++s) {
+    caches.push_back(decoder.make_cache());
+  }
+  for (std::size_t s = 0; s < all.size(); ++s) {
+    parts.push_back({std::span(all[s]).first(all[s].size() / 2), &caches[s]});
+  }
+  std::int64_t rows = 0;
+  decoder.extend(
+      parts, [&](const LayerRouting& routing) { rows = std::ssize(routing.ids) / routing.top_k; });
+  EXPECT_EQ(rows, 11 / 2 + 64 / 2 + 150 / 2);
+  for (std::size_t s = 0; s < all.size(); ++s) {
+    parts[s].tokens = std::span(all[s]).subspan(all[s].size() / 2);
+  }
+  const Matrix<float> together = decoder.extend(parts);
+  for (std::size_t s = 0; s < all.size(); ++s) {
+    const Matrix<float> alone = decoder.logits(std::span(&all[s], 1));
+    if (all[s].empty()) {
+      EXPECT_TRUE(std::ranges::all_of(together.row(s), [](float x) { return x == 0; }));
+    } else {
+      EXPECT_TRUE(std::ranges::equal(together.row(s), alone.row(alone.rows() - 1))) << s;
+    }
+  }
+}
+
+TEST_F(DecoderLaws, ARefusedPartLeavesAllCachesAsTheyWere) {
+  Decoder decoder(folder_.path());
+  std::vector<KeyValueCache> caches;
+  caches.push_back(decoder.make_cache());
+  caches.push_back(decoder.make_cache());
+  const std::vector<std::int32_t> good = {1, 2, 3};
+  const std::vector<std::int32_t> bad = {4, 61};
+  const std::vector<std::int32_t> long_one(257, 1);
+  const auto extend = [&](std::span<const std::int32_t> a, std::span<const std::int32_t> b,
+                          KeyValueCache* second) {
+    const std::vector<SequencePart> parts = {{a, &caches[0]}, {b, second}};
+    return decoder.extend(parts);
+  };
+  extend(good, good, &caches[1]);
+  EXPECT_NE(refusal_of([&] {
+              extend(good, bad, &caches[1]);
+            }).second.find("sequence 1, position 4: token id 61"),
+            std::string::npos);
+  EXPECT_NE(refusal_of([&] { extend(good, long_one, &caches[1]); }).second.find("260 tokens"),
+            std::string::npos);
+  EXPECT_EQ(refusal_of([&] { extend(good, good, &caches[0]); }).first, ErrorCode::kBadInput);
+  EXPECT_EQ(caches[0].length(), 3);
+  EXPECT_EQ(caches[1].length(), 3);
+}
 
 TEST_F(DecoderLaws, ASequenceHasTheSameBitsAloneAndInABatch) {
   Decoder decoder(folder_.path());

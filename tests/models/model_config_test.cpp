@@ -68,7 +68,7 @@ TEST(ModelConfig, WhatIsWrongOrUnknownIsNamed) {
   const auto bad = ErrorCode::kBadInput;
   const auto unsupported = ErrorCode::kUnsupported;
   const std::vector<Change> changes = {
-      {"model_type", "deepseek_v3", unsupported, {"deepseek_v3", "mixtral, olmoe"}},
+      {"model_type", "gpt_oss", unsupported, {"gpt_oss", "mixtral, olmoe"}},
       {"model_type", Json::array(), bad, {"model_type"}},
       {"num_experts", 0, bad, {"num_experts = 0", "not a mixture-of-experts"}},
       {"num_experts", 70000, bad, {"70000"}},
@@ -88,7 +88,11 @@ TEST(ModelConfig, WhatIsWrongOrUnknownIsNamed) {
       {"hidden_size", -1, bad, {"hidden_size"}},
       {"hidden_size", "32", bad, {"hidden_size", "whole number"}},
       {"rms_norm_eps", 0, bad, {"rms_norm_eps"}},
-      {"rope_scaling", Json{{"rope_type", "yarn"}, {"factor", 4.0}}, unsupported, {"yarn"}},
+      {"rope_scaling",
+       Json{{"rope_type", "yarn"}, {"factor", 4.0}},
+       bad,
+       {"original_max_position_embeddings"}},
+      {"rope_scaling", Json{{"rope_type", "longrope"}}, unsupported, {"longrope"}},
       {"rope_theta", 5.0, bad, {"rope_theta = 5", "10000"}},
       {"norm_topk_prob", 1, bad, {"norm_topk_prob", "true or false"}},
   };

@@ -18,11 +18,15 @@ inline std::filesystem::path random_models_folder() {
 }
 
 inline std::vector<std::string> random_model_names() {
-  return {"olmoe_seed0",       "olmoe_seed1",    "olmoe_norm",         "olmoe_norm_gqa",
-          "olmoe_gqa_clip",    "olmoe_bias",     "olmoe_tied",         "olmoe_top1",
-          "olmoe_all_experts", "olmoe_sharded",  "olmoe_fused",        "olmoe_bf16",
-          "olmoe_f16",         "olmoe_square",   "mixtral_seed0",      "mixtral_seed1",
-          "mixtral_head_dim",  "mixtral_window", "mixtral_tied_fused", "mixtral_theta"};
+  return {"olmoe_seed0",       "olmoe_seed1",       "olmoe_norm",         "olmoe_norm_gqa",
+          "olmoe_gqa_clip",    "olmoe_bias",        "olmoe_tied",         "olmoe_top1",
+          "olmoe_all_experts", "olmoe_sharded",     "olmoe_fused",        "olmoe_bf16",
+          "olmoe_f16",         "olmoe_square",      "mixtral_seed0",      "mixtral_seed1",
+          "mixtral_head_dim",  "mixtral_window",    "mixtral_tied_fused", "mixtral_theta",
+          "qwen2_seed0",       "qwen2_sparse",      "qwen3_seed0",        "qwen3_bias_fused",
+          "deepseek_seed0",    "deepseek_v2_lite",  "deepseek_v2_groups", "deepseek_v2_bias",
+          "deepseek_v3_seed0", "deepseek_v3_plain", "deepseek_v3_bf16",   "deepseek_v3_fp8",
+          "glm4_seed0",        "glm4_qk_norm"};
 }
 
 /// Tokens of a random model and what transformers made of them.
