@@ -44,6 +44,19 @@ ExpertOrder order_of(const placement::LayerPlacement& placement, std::int32_t la
   return order;
 }
 
+/// Where tokens choose groups of experts first, experts may change places with neighbours of their
+/// group, and whole groups with each other.
+void check_groups(const ExpertOrder& order, std::int32_t layer, std::int64_t num_groups) {
+  const std::size_t size = order.old_of_new.size() / static_cast<std::size_t>(num_groups);
+  for (std::size_t j = 0; j < order.old_of_new.size(); ++j) {
+    const auto old = static_cast<std::size_t>(order.old_of_new[j]);
+    const auto first = static_cast<std::size_t>(order.old_of_new[j / size * size]);
+    COTERIE_REQUIRE(old / size == first / size, "layer ", layer, ": the placement puts experts ",
+                    first, " and ", old, ", which are of different groups (n_group = ", num_groups,
+                    "), into one; the model's routing would change");
+  }
+}
+
 /// The tensor with its first axis (experts) in the new order.
 OutgoingTensor reordered(const Tensor& tensor, const ExpertOrder& order) {
   const auto produce = [tensor, old_of_new = order.old_of_new](const ByteConsumer& consume) {
@@ -136,7 +149,9 @@ void permute_checkpoint(const fs::path& model, const placement::Placement& place
   const auto placements = layer_placements(placement, config, fingerprint);
   std::map<std::int32_t, ExpertOrder> orders;
   for (std::size_t i = 0; i < placements.size(); ++i) {
-    orders[config.moe_layers[i]] = order_of(placements[i], config.moe_layers[i]);
+    const std::int32_t layer = config.moe_layers[i];
+    orders[layer] = order_of(placements[i], layer);
+    check_groups(orders[layer], layer, config.router.num_groups);
   }
   std::vector<OutgoingTensor> tensors;
   for (const Tensor& tensor : checkpoint.tensors()) {
