@@ -254,7 +254,7 @@ class Decoder::State {
       longest = std::max(longest, past_of(part) + length);
     }
     if (!rotary_.cosines.defined() || rotary_.cosines.size(0) < longest) {
-      rotary_ = make_rotary_table(config_, std::min(config_.max_positions, 2 * longest));
+      rotary_ = make_decoder_rotary_table(config_, std::min(config_.max_positions, 2 * longest));
     }
   }
 

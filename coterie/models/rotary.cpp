@@ -85,6 +85,16 @@ std::vector<float> rotary_frequencies(const ModelConfig& config) {
 }
 
 RotaryTable make_rotary_table(const ModelConfig& config, std::int64_t num_positions) {
+  const auto d = static_cast<double>(config.head_dim);
+  const at::Tensor exponents = at::arange(0, config.head_dim, 2, at::kFloat) / d;
+  const at::Tensor frequencies = 1.0 / at::pow(config.rope_theta, exponents);
+  const at::Tensor angles =
+      at::arange(num_positions, at::kFloat).unsqueeze(1) * frequencies.unsqueeze(0);
+  const at::Tensor both = at::cat({angles, angles}, 1);
+  return {both.cos(), both.sin()};
+}
+
+RotaryTable make_decoder_rotary_table(const ModelConfig& config, std::int64_t num_positions) {
   const std::vector<float> frequencies = rotary_frequencies(config);
   const auto half = std::ssize(frequencies);
   const auto factor = static_cast<float>(table_factor(config));

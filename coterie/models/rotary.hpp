@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "coterie/models/model_config.hpp"
 
@@ -16,9 +17,13 @@ struct RotaryTable {
   at::Tensor sines;
 };
 
-/// Angles are fp32 products of position and frequency, as transformers computes them. A position's
-/// bits do not depend on `num_positions`.
+/// The plain embedding by ATen over all columns of a head: training's table, whose bits its golden
+/// losses hold. The last positions' bits depend on `num_positions`.
 RotaryTable make_rotary_table(const ModelConfig& config, std::int64_t num_positions);
+
+/// The decoder's table. Angles are fp32 products of position and frequency, as transformers
+/// computes them. A position's bits do not depend on `num_positions`.
+RotaryTable make_decoder_rotary_table(const ModelConfig& config, std::int64_t num_positions);
 
 /// [width / 2] frequencies theta^(-2i / width); with YaRN (arXiv:2309.00071, section 3) blended
 /// with those divided by `factor`.

@@ -226,9 +226,9 @@ TEST(PermuteRandomModels, AreWrittenForTransformersToCheck) {
   const auto out = tests::binary_dir() / "permuted_models";
   std::filesystem::remove_all(out);
   std::filesystem::create_directories(out);
-  for (const char* name : {"olmoe_seed0", "olmoe_norm_gqa", "olmoe_sharded", "olmoe_bf16",
-                           "mixtral_seed0", "mixtral_head_dim", "qwen2_seed0", "qwen3_seed0",
-                           "deepseek_v2_lite", "glm4_seed0"}) {
+  for (const char* name :
+       {"olmoe_seed0", "olmoe_norm_gqa", "olmoe_sharded", "olmoe_bf16", "mixtral_seed0",
+        "mixtral_head_dim", "qwen2_seed0", "qwen3_seed0", "deepseek_v2_lite", "glm4_seed0"}) {
     const auto model = random_models_folder() / name;
     const ModelConfig config = read_model_config(model);
     permute_checkpoint(model, random_placement(config, 3, 77), out / name);
