@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <numeric>
@@ -37,6 +38,7 @@ struct TrainFlags {
   std::string resume;
   std::string out;
   std::string device;
+  std::string kernels;
   std::int64_t stop_after = 0;
   bool print_config = false;
   bool plan = false;
@@ -155,6 +157,9 @@ void train(TrainFlags flags, Console& console) {
     return;
   }
   static_cast<void>(device::parse_device(job.recipe.device, "compute.device"));
+  if (!flags.kernels.empty()) {  // the ranks, which are started from here, inherit it
+    setenv("COTERIE_GPU_KERNELS", flags.kernels.c_str(), 1);
+  }
   job.run.out = find_out(flags, job);
   job.run.stop_after = flags.stop_after;
   job.num_threads = threads_of_rank(flags.launch, comm::read_rank_environment());
@@ -182,6 +187,12 @@ void add_train(CLI::App& app, Console& console) {
   command->add_option("--device", flags->device,
                       "where the model is trained: cpu, cuda (the first GPU) or cuda:N (default: "
                       "what the recipe says)");
+  command
+      ->add_option(
+          "--kernels", flags->kernels,
+          "expert kernels on a GPU: auto, hopper (wgmma; bf16 on compute capability 9.0) or "
+          "generic (mma.sync; any GPU from 8.0)")
+      ->check(CLI::IsMember({"auto", "hopper", "generic"}));
   command
       ->add_option("--stop-after", flags->stop_after,
                    "end after so many steps in all, with a checkpoint")
